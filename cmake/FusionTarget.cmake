@@ -1,0 +1,55 @@
+# Functions that every folder's CMakeLists.txt uses, so that warnings, sanitizers and include rules are said once.
+
+add_library(fusion_flags INTERFACE)
+target_compile_options(fusion_flags INTERFACE -Wall -Wextra -Werror -ffp-contract=off)
+target_include_directories(fusion_flags INTERFACE ${CMAKE_SOURCE_DIR})
+if(FUSION_SANITIZE)
+  target_compile_options(fusion_flags INTERFACE -fsanitize=${FUSION_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(fusion_flags INTERFACE -fsanitize=${FUSION_SANITIZE})
+endif()
+find_program(MOLD mold)
+if(MOLD)
+  target_link_options(fusion_flags INTERFACE -fuse-ld=mold)
+endif()
+
+# fusion_library(NAME SOURCES … [DEPS …]): static library fusion_NAME. Includes are written from the repository root.
+function(fusion_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(fusion_${name} STATIC ${ARG_SOURCES})
+  set_target_properties(fusion_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_link_libraries(fusion_${name} PUBLIC fusion_flags ${ARG_DEPS})
+endfunction()
+
+# fusion_binary(NAME SOURCES … [DEPS …]): program build/bin/NAME.
+function(fusion_binary name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE fusion_flags ${ARG_DEPS})
+endfunction()
+
+# fusion_test(NAME SOURCES … [DEPS …] [LABELS …] [TIMEOUT seconds]): a GoogleTest program whose cases ctest sees one by one.
+function(fusion_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE fusion_flags ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE FUSION_SOURCE_DIR="${CMAKE_SOURCE_DIR}" FUSION_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()
+
+# fusion_fuzzer(NAME SOURCES … [DEPS …]): a libFuzzer program build/bin/NAME; only with -DFUSION_FUZZ=ON and clang.
+function(fusion_fuzzer name)
+  if(NOT FUSION_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_libraries(${name} PRIVATE fusion_flags ${ARG_DEPS})
+endfunction()

@@ -1,0 +1,47 @@
+// One row for each operator that the built-in families use: arity, shape rule, cost, what backward keeps. Validation, cost
+// model, documentation and test enumeration are derived from these rows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "fusion/graph/v1/graph.pb.h"
+
+namespace fusion::graph {
+
+/// Operators of a class run at about the same share of a device's peak (lambda of the estimator).
+enum class OperatorClass { kMatmul, kConvolution, kElementwise, kReduction, kMemory };
+
+/// Cost of one execution at a given micro-batch.
+struct OperatorCost {
+  OperatorClass kind = OperatorClass::kElementwise;
+  double forward_flops = 0;
+  double backward_flops = 0;
+  double forward_bytes = 0;   ///< read and written
+  double backward_bytes = 0;
+  double saved_bytes = 0;     ///< kept from forward to backward beyond its inputs, which their producers count
+  double output_bytes = 0;
+};
+
+/// Cost of `graph.operators(index)` for `samples` samples: from the registry, else from the declared flops.
+absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t samples);
+
+/// Bytes of a value for `samples` samples.
+int64_t BytesOf(const v1::TensorSpec& spec, int64_t samples);
+std::vector<int64_t> ShapeOf(const v1::TensorSpec& spec, int64_t samples);
+
+/// Operators with equal signatures at equal `samples` cost the same: type, overload, argument shapes and constants.
+std::string OperatorSignature(const v1::Graph& graph, int index, int64_t samples);
+
+/// Names, order, arguments, shapes, the one scalar loss; INVALID_ARGUMENT names the operator and what is wrong.
+absl::Status ValidateGraph(const v1::Graph& graph);
+
+/// Trainable elements, tied ones once.
+int64_t ParameterCount(const v1::Graph& graph);
+
+}  // namespace fusion::graph
