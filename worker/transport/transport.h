@@ -1,5 +1,5 @@
-// Carries encoded tensors between the stages of a job. Three twins: in-memory, a wrapper that delays and rates (link
-// emulation), and gRPC.
+// Carries encoded tensors between the stages of a job. Three twins: in-memory, a wrapper that delays and
+// rates (link emulation), and gRPC.
 #pragma once
 
 #include <cstdint>
@@ -20,44 +20,56 @@ struct TensorKey {
   int32_t micro_batch = 0;  ///< validation counts on from the training micro-batches; 0 for variables
   int32_t edge = 0;         ///< Edge.id, or SharedVariable.id for variables
   wire::v1::Direction direction = wire::v1::FORWARD;
-  int32_t consumer = -1;    ///< cotangent of one consumer, or -1
+  int32_t consumer = -1;  ///< cotangent of one consumer, or -1
   auto operator<=>(const TensorKey&) const = default;
 };
 
 /// A tensor as it travels: its codec's message and what is needed to decode it.
 struct EncodedTensor {
   TensorKey key;
-  std::string codec;           ///< name, see codec/codec.h
+  std::string codec;                    ///< name, see codec/codec.h
   DataType dtype = graph::v1::FLOAT32;  ///< of the decoded tensor
-  std::vector<int64_t> shape;  ///< of the decoded tensor
-  bool absent = false;         ///< no gradient: nothing follows
-  std::shared_ptr<std::byte> data;  ///< `bytes` of them, 64-byte aligned; for codec fp32 the tensor's own storage
+  std::vector<int64_t> shape;           ///< of the decoded tensor
+  bool absent = false;                  ///< no gradient: nothing follows
+  std::shared_ptr<std::byte>
+      data;  ///< `bytes` of them, 64-byte aligned; for codec fp32 the tensor's own storage
   int64_t bytes = 0;
 };
 
 /// What went out to one peer since the start.
 struct LinkCounters {
-  int64_t bytes = 0;          ///< headers included
-  int64_t dense_bytes = 0;    ///< the same tensors as fp32 (other types: as they are)
-  double busy_seconds = 0;    ///< time with something under way
+  int64_t bytes = 0;        ///< headers included
+  int64_t dense_bytes = 0;  ///< the same tensors as fp32 (other types: as they are)
+  double busy_seconds = 0;  ///< time with something under way
 };
 
-/// Thread-safe. Handlers run on transport threads, must be quick and must not call back into the transport but for Grant.
+/// What a transport tells its stage.
+struct TransportHandlers {
+  std::function<void(int from_stage, EncodedTensor)> receive;
+  /// `to_stage` has granted: one more tensor of this edge and direction is done with there.
+  std::function<void(int to_stage, int32_t edge, wire::v1::Direction direction)> granted;
+  std::function<void(int peer_stage, absl::Status)> error;
+};
+
+/// Thread-safe. Handlers run on transport threads, must be quick and must not call back into the transport
+/// but for Grant.
 class Transport {
  public:
-  using ReceiveHandler = std::function<void(int from_stage, EncodedTensor)>;
-  using ErrorHandler = std::function<void(int peer_stage, absl::Status)>;
-
   virtual ~Transport() = default;
+
+  /// Once, before Connect. What peers send earlier waits for it. After Close (or the destructor) no handler
+  /// runs.
+  virtual void SetHandlers(TransportHandlers handlers) = 0;
 
   /// HOST:PORT on which this stage receives; known from construction on.
   virtual std::string address() const = 0;
 
-  /// Dials the peers (stage -> address) that this stage sends to; returns when all streams said Hello, or with the error of
-  /// the one that did not within the deadline. Handlers are set before.
+  /// Dials the peers (stage -> address) that this stage sends to; returns when all streams said Hello, or
+  /// with the error of the one that did not within the deadline.
   virtual absl::Status Connect(const std::vector<std::pair<int, std::string>>& peers) = 0;
 
-  /// Credits: at most `tensors` of this edge and direction are sent to `to_stage` before it grants more. Default 2.
+  /// Credits: at most `tensors` of this edge and direction are sent to `to_stage` before it grants more.
+  /// Default 2.
   virtual void SetWindow(int to_stage, int32_t edge, wire::v1::Direction direction, int tensors) = 0;
 
   /// Never blocks: queues. Lower (step, micro-batch) goes first among what waits; variables before values.
