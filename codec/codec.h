@@ -1,16 +1,17 @@
-// Compression of floating tensors on their way between stages: pure functions on spans, without LibTorch and without
-// state, except for the mask that a TopK value message leaves for its gradient.
+// Compression of floating tensors on their way between stages: pure functions on spans, without LibTorch and
+// without state, except for the mask that a TopK value message leaves for its gradient.
 //
 // A codec is named by a short text, the same in plans, messages and documents:
 //
 //   fp32 | fp16 | bf16                 dense
-//   int8 | int4                        block quantisation: blocks of 32 values of a row, one power-of-two scale each
-//   topk-DENSITY-VALUES[-independent]  the largest |x| of each row; VALUES = fp32|fp16|int8|int4; DENSITY in (0,1]
-//   …+feedback                         with error feedback
+//   int8 | int4                        block quantisation: blocks of 32 values of a row, one power-of-two
+//   scale each topk-DENSITY-VALUES[-independent]  the largest |x| of each row; VALUES = fp32|fp16|int8|int4;
+//   DENSITY in (0,1] …+feedback                         with error feedback
 //
-// A tensor is seen as `rows` x `columns`: columns = the last dimension for tokens, all of a sample for images. TopK keeps
-// ceil(density x columns) values of EVERY row, never over a micro-batch: that would leak later tokens into earlier
-// ones. Ties go to the lower index. All sizes are exact and depend on (codec, rows, columns) only.
+// A tensor is seen as `rows` x `columns`: columns = the last dimension for tokens, all of a sample for
+// images. TopK keeps ceil(density x columns) values of EVERY row, never over a micro-batch: that would leak
+// later tokens into earlier ones. Ties go to the lower index. All sizes are exact and depend on (codec, rows,
+// columns) only.
 #pragma once
 
 #include <cstddef>
@@ -30,10 +31,11 @@ enum class Values { kFloat32, kFloat16, kBFloat16, kInt8, kInt4 };
 /// What a codec's name says.
 struct Codec {
   Values values = Values::kFloat32;
-  double density = 1;             ///< (0, 1]; 1 without `sparse`: every value is sent
-  bool sparse = false;            ///< TopK
-  bool independent_mask = false;  ///< TopK: the gradient selects by itself instead of reusing the value's mask
-  bool error_feedback = false;    ///< the sender adds to a message what the one before left out
+  double density = 1;   ///< (0, 1]; 1 without `sparse`: every value is sent
+  bool sparse = false;  ///< TopK
+  bool independent_mask =
+      false;                    ///< TopK: the gradient selects by itself instead of reusing the value's mask
+  bool error_feedback = false;  ///< the sender adds to a message what the one before left out
 
   bool operator==(const Codec&) const = default;
 };
@@ -60,8 +62,8 @@ int64_t KeptPerRow(const Codec& codec, int64_t columns);
 int64_t ValueBytes(const Codec& codec, const Layout& layout);
 int64_t GradientBytes(const Codec& codec, const Layout& layout);
 
-/// Encodes a value into exactly ValueBytes. `mask` is filled by a sparse codec and must outlive the matching gradient.
-/// Non-finite values survive in fp32; elsewhere they saturate, and are the caller's to count.
+/// Encodes a value into exactly ValueBytes. `mask` is filled by a sparse codec and must outlive the matching
+/// gradient. Non-finite values survive in fp32; elsewhere they saturate, and are the caller's to count.
 absl::Status EncodeValue(const Codec& codec, const Layout& layout, absl::Span<const float> value,
                          absl::Span<std::byte> message, Mask* mask);
 /// Any bytes are safe to pass: DATA_LOSS says what does not fit.

@@ -9,8 +9,9 @@
 
 namespace fusion::graph {
 
-/// The graph of spec.model for training (forward with the loss as last operator). The operators `input`, `label` and
-/// `loss` have these names, the others their Hugging Face module path. Errors carry the field's path.
+/// The graph of spec.model for training (forward with the loss as last operator). The operators `input`,
+/// `label` and `loss` have these names, the others their Hugging Face module path. Errors carry the field's
+/// path.
 absl::StatusOr<v1::Graph> BuildModel(const v1alpha1::Model& model);
 
 /// config.json that transformers reads beside the checkpoint.

@@ -1,5 +1,5 @@
-// One row for each operator that the built-in families use: arity, shape rule, cost, what backward keeps. Validation, cost
-// model, documentation and test enumeration are derived from these rows.
+// One row for each operator that the built-in families use: arity, shape rule, cost, what backward keeps.
+// Validation, cost model, documentation and test enumeration are derived from these rows.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ struct OperatorCost {
   OperatorClass kind = OperatorClass::kElementwise;
   double forward_flops = 0;
   double backward_flops = 0;
-  double forward_bytes = 0;   ///< read and written
+  double forward_bytes = 0;  ///< read and written
   double backward_bytes = 0;
-  double saved_bytes = 0;     ///< kept from forward to backward beyond its inputs, which their producers count
+  double saved_bytes = 0;  ///< kept from forward to backward beyond its inputs, which their producers count
   double output_bytes = 0;
 };
 
@@ -35,10 +35,12 @@ absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t s
 int64_t BytesOf(const v1::TensorSpec& spec, int64_t samples);
 std::vector<int64_t> ShapeOf(const v1::TensorSpec& spec, int64_t samples);
 
-/// Operators with equal signatures at equal `samples` cost the same: type, overload, argument shapes and constants.
+/// Operators with equal signatures at equal `samples` cost the same: type, overload, argument shapes and
+/// constants.
 std::string OperatorSignature(const v1::Graph& graph, int index, int64_t samples);
 
-/// Names, order, arguments, shapes, the one scalar loss; INVALID_ARGUMENT names the operator and what is wrong.
+/// Names, order, arguments, shapes, the one scalar loss; INVALID_ARGUMENT names the operator and what is
+/// wrong.
 absl::Status ValidateGraph(const v1::Graph& graph);
 
 /// Trainable elements, tied ones once.

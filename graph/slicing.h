@@ -11,7 +11,8 @@
 
 namespace fusion::graph {
 
-/// Operators of one sub-DAG, by name, without variables (a variable belongs to the stage of its first reader).
+/// Operators of one sub-DAG, by name, without variables (a variable belongs to the stage of its first
+/// reader).
 struct SubDagPlacement {
   std::vector<std::string> operators;
   int32_t depth = 1;
@@ -26,9 +27,9 @@ using Placement = std::vector<StagePlacement>;
 
 Placement PlacementOf(const v1::Plan& plan);
 
-/// Programs by stage index, codecs not yet set. INVALID_ARGUMENT, with the operators at fault, when an operator is
-/// missing or placed twice, when the quotient graph of the sub-DAGs has a cycle (the message names it), or when a stage's
-/// run order contradicts it.
+/// Programs by stage index, codecs not yet set. INVALID_ARGUMENT, with the operators at fault, when an
+/// operator is missing or placed twice, when the quotient graph of the sub-DAGs has a cycle (the message
+/// names it), or when a stage's run order contradicts it.
 absl::StatusOr<std::vector<v1::StageProgram>> Slice(const v1::Graph& graph, const Placement& placement);
 
 /// Sets every edge's codecs from the plan's links.

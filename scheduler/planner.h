@@ -19,7 +19,8 @@ struct PlanRequest {
   const v1alpha1::FusionJobSpec& spec;
   const graph::v1::Graph& graph;
   const std::vector<v1alpha1::Compnode>& compnodes;  ///< in file order
-  const MachineProfile& machine;  ///< of the machine that runs emulated compnodes; also gives lambda to others
+  const MachineProfile&
+      machine;  ///< of the machine that runs emulated compnodes; also gives lambda to others
   int64_t incarnation = 1;
 };
 
@@ -31,17 +32,19 @@ struct PlanResult {
   Simulation free_links;  ///< the same plan over free links
 };
 
-/// Problem -> partition by the policy -> depths -> codecs -> simulation -> plan. FAILED_PRECONDITION with the reason for each
-/// compnode where nothing fits.
+/// Problem -> partition by the policy -> depths -> codecs -> simulation -> plan. FAILED_PRECONDITION with the
+/// reason for each compnode where nothing fits.
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request);
 
 /// The problem alone: compnodes filtered by clusters, cordon, taints and tolerations, pins resolved.
 absl::StatusOr<Problem> MakeProblem(const PlanRequest& request);
 
-/// Resources and latency that a plan's stages see, for emulation: see wire.v1 EmulatedLink. Needs only compnodes.
+/// Resources and latency that a plan's stages see, for emulation: see wire.v1 EmulatedLink. Needs only
+/// compnodes.
 absl::StatusOr<Network> MakeNetwork(const std::vector<v1alpha1::Compnode>& compnodes);
 
 /// Codecs per link for spec.communication.compression; sets partition.codecs.
-absl::Status ChooseCodecs(const Problem& problem, const v1alpha1::Compression& compression, Partition& partition);
+absl::Status ChooseCodecs(const Problem& problem, const v1alpha1::Compression& compression,
+                          Partition& partition);
 
 }  // namespace fusion::scheduler

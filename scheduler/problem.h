@@ -1,6 +1,6 @@
-// The scheduling problem in numbers: operators with their work, values with their bytes, compnodes with their speed and
-// memory, and the network between them. Made from a graph and compnodes by `MakeProblem`; partition policies, the
-// simulator and compression policies read nothing else.
+// The scheduling problem in numbers: operators with their work, values with their bytes, compnodes with their
+// speed and memory, and the network between them. Made from a graph and compnodes by `MakeProblem`; partition
+// policies, the simulator and compression policies read nothing else.
 //
 // Bytes and seconds are of one micro-batch unless a name says otherwise.
 #pragma once
@@ -22,23 +22,23 @@ struct OperatorWork {
   std::string name;
   Work forward{};
   Work backward{};
-  double flops = 0;                ///< forward and backward
-  int64_t parameters = 0;          ///< trainable elements of the variables it reads first (it owns them)
-  int64_t variable_bytes = 0;      ///< of those variables, buffers included
-  int64_t optimizer_bytes = 0;     ///< gradient and optimizer state of them
-  int64_t saved_bytes = 0;         ///< kept per micro-batch in flight, its outputs included
+  double flops = 0;             ///< forward and backward
+  int64_t parameters = 0;       ///< trainable elements of the variables it reads first (it owns them)
+  int64_t variable_bytes = 0;   ///< of those variables, buffers included
+  int64_t optimizer_bytes = 0;  ///< gradient and optimizer state of them
+  int64_t saved_bytes = 0;      ///< kept per micro-batch in flight, its outputs included
   int64_t output_bytes = 0;
-  int pinned_node = -1;            ///< index in Problem::nodes, or -1: anywhere
+  int pinned_node = -1;  ///< index in Problem::nodes, or -1: anywhere
 };
 
 /// An output that other operators read. Dense fp32 size = layout.elements() x 4 for floating values.
 struct Value {
-  int producer = 0;             ///< index in Problem::operators
-  std::vector<int> consumers;   ///< ascending; operators are in topological order
-  int64_t bytes = 0;            ///< dense
-  codec::Layout layout;         ///< rows x columns as codecs see it
-  bool floating = true;         ///< codecs apply
-  bool differentiable = true;   ///< a gradient of the same size returns
+  int producer = 0;            ///< index in Problem::operators
+  std::vector<int> consumers;  ///< ascending; operators are in topological order
+  int64_t bytes = 0;           ///< dense
+  codec::Layout layout;        ///< rows x columns as codecs see it
+  bool floating = true;        ///< codecs apply
+  bool differentiable = true;  ///< a gradient of the same size returns
 };
 
 /// A variable read by several operators; crossing stages costs its bytes once a step each way, lossless.
@@ -51,25 +51,26 @@ struct Node {
   std::string name;
   std::string cluster;
   Work seconds_per_work{};
-  double flops = 0;              ///< speed for EqualCompute and rho, lambda included
+  double flops = 0;  ///< speed for EqualCompute and rho, lambda included
   double update_seconds_per_parameter = 0;
-  int64_t memory_bytes = 0;      ///< limit of one stage; INT64_MAX: none declared
-  int slots = 1;                 ///< stages that it takes
-  int resource_out = -1;         ///< see Network
+  int64_t memory_bytes = 0;  ///< limit of one stage; INT64_MAX: none declared
+  int slots = 1;             ///< stages that it takes
+  int resource_out = -1;     ///< see Network
   int resource_in = -1;
 };
 
-/// Ways between nodes. A transfer reserves its bytes on every resource of its way; resources are shared: a link declared
-/// between clusters is one for all the pairs that it carries, a compnode's port one for each direction.
+/// Ways between nodes. A transfer reserves its bytes on every resource of its way; resources are shared: a
+/// link declared between clusters is one for all the pairs that it carries, a compnode's port one for each
+/// direction.
 struct Resource {
-  std::string name;              ///< as in wire.v1 EmulatedLink: "a>b", "a1>", ">a1", "a1>b1"
-  double bytes_per_second = 0;   ///< already bounded by connections x 32 MiB per round trip
+  std::string name;             ///< as in wire.v1 EmulatedLink: "a>b", "a1>", ">a1", "a1>b1"
+  double bytes_per_second = 0;  ///< already bounded by connections x 32 MiB per round trip
 };
 
 struct Way {
-  std::vector<int> resources;    ///< indexes in Network::resources; empty inside one node
-  double latency_seconds = 0;    ///< alpha, one way
-  double bytes_per_second = 0;   ///< of the slowest resource: 1 / beta; infinity inside one node
+  std::vector<int> resources;   ///< indexes in Network::resources; empty inside one node
+  double latency_seconds = 0;   ///< alpha, one way
+  double bytes_per_second = 0;  ///< of the slowest resource: 1 / beta; infinity inside one node
 };
 
 class Network {
@@ -94,12 +95,12 @@ struct Problem {
   std::vector<OperatorWork> operators;  ///< in topological order, variables left out
   std::vector<Value> values;
   std::vector<SharedValue> shared;
-  std::vector<Node> nodes;              ///< those that the job may use, in file order
+  std::vector<Node> nodes;  ///< those that the job may use, in file order
   Network network;
-  int micro_batches = 1;                ///< M
-  int max_stages = 1;                   ///< from placement.stages.max
+  int micro_batches = 1;  ///< M
+  int max_stages = 1;     ///< from placement.stages.max
   bool gpipe = false;
-  bool training = true;                 ///< false: forward only
+  bool training = true;  ///< false: forward only
 };
 
 /// Operators of one sub-DAG (indexes, ascending) and micro-batches in flight at most.

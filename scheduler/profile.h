@@ -1,4 +1,5 @@
-// What a machine's profile says of its speed. `fusion-worker profile -o json` writes it; `fusionctl` caches it.
+// What a machine's profile says of its speed. `fusion-worker profile -o json` writes it; `fusionctl` caches
+// it.
 #pragma once
 
 #include <array>
@@ -21,16 +22,16 @@ struct OperatorSeconds {
 
 /// One thread of the machine that runs emulated compnodes, or one device of a real one.
 ///
-/// JSON: {"flops": 4.1e10, "lambda": {"matmul": 0.9, "convolution": …, "elementwise": …, "reduction": …, "memory": …},
-/// "memoryBytesPerSecond": 1.1e10, "operatorSeconds": 9e-6, "updateSecondsPerParameter": 2e-9,
-/// "operators": {"SIGNATURE": {"forward": s, "backward": s}}}. Numbers are rounded to two significant digits when they
-/// are cached, so that the same job gives the same plan.
+/// JSON: {"flops": 4.1e10, "lambda": {"matmul": 0.9, "convolution": …, "elementwise": …, "reduction": …,
+/// "memory": …}, "memoryBytesPerSecond": 1.1e10, "operatorSeconds": 9e-6, "updateSecondsPerParameter": 2e-9,
+/// "operators": {"SIGNATURE": {"forward": s, "backward": s}}}. Numbers are rounded to two significant digits
+/// when they are cached, so that the same job gives the same plan.
 struct MachineProfile {
   double flops = 0;                               ///< S_machine: FLOP/s of a large fp32 matrix product
   std::array<double, kOperatorClasses> lambda{};  ///< share of `flops` that a class reaches, (0, 1]
   double memory_bytes_per_second = 0;
-  double operator_seconds = 0;              ///< fixed cost of one operator, each direction
-  double update_seconds_per_parameter = 0;  ///< optimizer step
+  double operator_seconds = 0;                       ///< fixed cost of one operator, each direction
+  double update_seconds_per_parameter = 0;           ///< optimizer step
   std::map<std::string, OperatorSeconds> operators;  ///< measured, by graph::OperatorSignature
 };
 

@@ -1,4 +1,5 @@
-// A tensor in host memory as the worker moves it between data, engine, codecs and transport. No LibTorch here.
+// A tensor in host memory as the worker moves it between data, engine, codecs and transport. No LibTorch
+// here.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ using DataType = graph::v1::DataType;
 struct Tensor {
   DataType dtype = graph::v1::FLOAT32;
   std::vector<int64_t> shape;
-  std::shared_ptr<std::byte> data;  ///< first byte, 64-byte aligned where we allocate; keeps the storage alive
+  std::shared_ptr<std::byte>
+      data;  ///< first byte, 64-byte aligned where we allocate; keeps the storage alive
 
   int64_t elements() const;
   int64_t bytes() const;

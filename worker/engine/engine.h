@@ -1,9 +1,11 @@
-// What a worker asks of a deep-learning framework: run the sub-DAGs of one stage forward and backward, and update the
-// parameters that live there. Engines are libraries loaded at run time; nothing of the framework shows here.
+// What a worker asks of a deep-learning framework: run the sub-DAGs of one stage forward and backward, and
+// update the parameters that live there. Engines are libraries loaded at run time; nothing of the framework
+// shows here.
 //
-// Remote automatic differentiation is operator by operator: each operator's gradient is computed when the cotangents of
-// all its consumers are there, wherever they run, and a value's cotangents are summed in descending topological order of
-// the consumers. So any cut gives the numbers of the uncut graph, bit for bit.
+// Remote automatic differentiation is operator by operator: each operator's gradient is computed when the
+// cotangents of all its consumers are there, wherever they run, and a value's cotangents are summed in
+// descending topological order of the consumers. So any cut gives the numbers of the uncut graph, bit for
+// bit.
 //
 // Threading: one compute thread calls everything.
 #pragma once
@@ -34,8 +36,8 @@ struct Pass {
 struct EngineOptions {
   int64_t seed = 0;
   int threads = 1;
-  int64_t memory_limit_bytes = 0;     ///< 0: none; else RESOURCE_EXHAUSTED with the numbers when exceeded
-  v1alpha1::Training training;        ///< optimizer and parameter groups; defaults are PyTorch's
+  int64_t memory_limit_bytes = 0;  ///< 0: none; else RESOURCE_EXHAUSTED with the numbers when exceeded
+  v1alpha1::Training training;     ///< optimizer and parameter groups; defaults are PyTorch's
   bool task_train = true;
 };
 
@@ -55,7 +57,7 @@ struct VariableInfo {
   std::string tensor_name;  ///< in checkpoints
   graph::v1::TensorSpec spec;
   bool trainable = true;
-  bool borrowed = false;    ///< another stage owns it
+  bool borrowed = false;  ///< another stage owns it
 };
 
 struct NamedTensor {
@@ -95,8 +97,9 @@ class Engine {
 
   /// Cotangent of an outgoing differentiable edge, before the Backward that needs it.
   virtual absl::Status ReceiveGradient(const Pass& pass, const EdgeTensor& gradient) = 0;
-  /// Returns one entry for each incoming differentiable edge first read here (each consumer of it where asked). Frees
-  /// what the sub-DAG kept. Parameter gradients are accumulated; backwards must come in micro-batch order.
+  /// Returns one entry for each incoming differentiable edge first read here (each consumer of it where
+  /// asked). Frees what the sub-DAG kept. Parameter gradients are accumulated; backwards must come in
+  /// micro-batch order.
   virtual absl::StatusOr<std::vector<EdgeTensor>> Backward(const Pass& pass, int sub_dag) = 0;
   /// Drops whatever the pass still holds (after a validation pass, or after an error).
   virtual void Release(const Pass& pass) = 0;
@@ -106,7 +109,8 @@ class Engine {
   /// The same from a user stage, for a variable that this stage owns.
   virtual absl::Status ReceiveLentGradient(const VariableGradient& gradient) = 0;
 
-  /// One optimizer step with the accumulated gradients, which are reset. `learning_rate_factor` scales every group's rate.
+  /// One optimizer step with the accumulated gradients, which are reset. `learning_rate_factor` scales every
+  /// group's rate.
   virtual absl::StatusOr<UpdateResult> Update(int64_t step, double learning_rate_factor) = 0;
 
   /// Optimizer state of owned parameters, named TENSOR_NAME.exp_avg and so on, for checkpoints.
