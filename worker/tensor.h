@@ -27,9 +27,10 @@ struct Tensor {
   absl::Span<float> mutable_floats();
 };
 
+/// 0 for an unknown type.
 int64_t ElementBytes(DataType dtype);
 
-/// Uninitialised storage, aligned to 64 bytes.
+/// Uninitialised storage, aligned to 64 bytes. REQUIRES: a known dtype, extents >= 0 whose product fits.
 Tensor AllocateTensor(DataType dtype, std::vector<int64_t> shape);
 
 }  // namespace fusion::worker
