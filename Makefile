@@ -35,10 +35,10 @@ test: build  ## set up, build and run all tests but the Kubernetes tiers
 demo: build  ## train a GPT-2 over six emulated compnodes in two sites
 	@$(BUILD)/bin/fusionctl run -f examples/gpt2-two-sites.yaml --overwrite
 
-lint: configure  ## check format, include arrows and clang-tidy
+lint: configure  ## check format, include arrows, self-contained headers and clang-tidy
 	@lint/format.sh --check
 	@lint/arrows.py
-	@cmake --build $(BUILD) -j $(JOBS) --target fusion_messages fusion_services
+	@cmake --build $(BUILD) -j $(JOBS) --target fusion_messages fusion_services checkheaders
 	@lint/tidy.py $(BUILD) --jobs $(JOBS)
 
 format:  ## format all C++ sources
