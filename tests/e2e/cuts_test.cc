@@ -1,0 +1,161 @@
+// Any cut gives the numbers of the uncut run: the same job is run over real processes with several plans, and
+// every step's loss must be the same to the last bit.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/process.h"
+
+namespace fusion {
+namespace {
+
+using nlohmann::json;
+using testing::ProcessResult;
+using testing::ScratchFolder;
+
+const std::string kFusionctl = std::string(FUSION_BINARY_DIR) + "/bin/fusionctl";
+
+std::string Compnodes(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    text += "---\napiVersion: fusion.dev/v1alpha1\nkind: Compnode\nmetadata: {name: n" + std::to_string(i) +
+            "}\nspec:\n  cluster: home\n  devices: [{name: cpu, kind: CPU, memory: 4Gi, peakFlops: {fp32: "
+            "5e10}}]\n";
+  }
+  return text;
+}
+
+std::string Gpt2Job(int compnodes) {
+  return R"(apiVersion: fusion.dev/v1alpha1
+kind: FusionJob
+metadata: {name: job}
+spec:
+  model: {family: gpt2, config: {layers: 2, heads: 2, width: 16, context: 16, vocabulary: 256, dropout: 0.1}}
+  data: {kind: text, uri: text.txt}
+  training:
+    steps: 50
+    batch: {global: 8, micro: 2}
+    seed: 3
+    optimizer: {type: AdamW, learningRate: 1e-3}
+  communication: {compression: {type: None}}
+)" + Compnodes(compnodes);
+}
+
+std::string MlpJob(int compnodes) {
+  return R"(apiVersion: fusion.dev/v1alpha1
+kind: FusionJob
+metadata: {name: job}
+spec:
+  model: {family: mlp, config: {inputs: 3, hidden: [8, 8, 8], outputs: 1}}
+  data: {kind: table, uri: table.csv}
+  training:
+    steps: 50
+    batch: {global: 16, micro: 4}
+    seed: 3
+    optimizer: {type: SGD, learningRate: 1e-2, momentum: 0.9}
+  communication: {compression: {type: None}}
+)" + Compnodes(compnodes);
+}
+
+void WriteData(const ScratchFolder& folder) {
+  std::mt19937 random(7);
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += static_cast<char>('a' + random() % 26);
+  testing::WriteFile(folder / "text.txt", text);
+  std::string table = "a,b,c,target\n";
+  for (int i = 0; i < 200; ++i) {
+    const double a = random() % 100 / 10.0, b = random() % 100 / 10.0, c = random() % 100 / 10.0;
+    table += std::to_string(a) + "," + std::to_string(b) + "," + std::to_string(c) + "," +
+             std::to_string(2 * a - b + 0.5 * c) + "\n";
+  }
+  testing::WriteFile(folder / "table.csv", table);
+}
+
+/// Loss of every step, as the text of the number, so that equality is equality of bits.
+std::vector<std::string> Losses(const std::string& metrics_file) {
+  std::vector<std::string> losses;
+  std::istringstream lines(testing::ReadFile(metrics_file));
+  for (std::string line; std::getline(lines, line);) losses.push_back(json::parse(line).at("loss").dump());
+  return losses;
+}
+
+/// Cuts the one stage of `plan` into `segments` runs of operators; segment i goes to stage i % stages.
+json Cut(const json& plan, int segments, int stages, std::mt19937& random) {
+  const auto operators = plan.at("stages").at(0).at("operators").get<std::vector<std::string>>();
+  std::vector<size_t> bounds = {0, operators.size()};
+  while (static_cast<int>(bounds.size()) <= segments) {
+    const size_t bound = 1 + random() % (operators.size() - 1);
+    if (std::find(bounds.begin(), bounds.end(), bound) == bounds.end()) bounds.push_back(bound);
+  }
+  std::sort(bounds.begin(), bounds.end());
+  json cut = plan;
+  cut["links"] = json::array();
+  cut["stages"] = json::array();
+  for (int stage = 0; stage < stages; ++stage) {
+    json entry = plan.at("stages").at(0);
+    entry["index"] = stage;
+    entry["compnode"] = "n" + std::to_string(stage);
+    entry["operators"] = json::array();
+    entry["subDags"] = json::array();
+    for (int segment = stage; segment < segments; segment += stages) {
+      json sub_dag = {{"operators", json::array()}, {"depth", segments - segment + 1}};
+      for (size_t i = bounds[segment]; i < bounds[segment + 1]; ++i) {
+        sub_dag["operators"].push_back(operators[i]);
+        entry["operators"].push_back(operators[i]);
+      }
+      entry["subDags"].push_back(sub_dag);
+    }
+    cut["stages"].push_back(entry);
+  }
+  return cut;
+}
+
+class Cuts : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Cuts, EveryCutGivesTheBitsOfTheUncutRun) {
+  ScratchFolder folder;
+  WriteData(folder);
+  const std::string job = GetParam() == "gpt2" ? Gpt2Job(4) : MlpJob(4);
+  testing::WriteFile(folder / "job.yaml", job);
+  const std::string single = GetParam() == "gpt2" ? Gpt2Job(1) : MlpJob(1);
+  testing::WriteFile(folder / "single.yaml", single);
+
+  const ProcessResult planned = testing::Run(
+      {kFusionctl, "plan", "-f", folder / "single.yaml", "-o", "json", "--workdir", folder / "plan"},
+      folder.path());
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  const json uncut = json::parse(planned.out);
+  ASSERT_EQ(uncut.at("stages").size(), 1u);
+
+  const ProcessResult reference =
+      testing::Run({kFusionctl, "run", "-f", folder / "single.yaml", "--workdir", folder / "uncut"},
+                   folder.path(), std::chrono::seconds(240));
+  ASSERT_EQ(reference.exit_code, 0) << reference.err;
+  const std::vector<std::string> expected = Losses(folder / "uncut/job/metrics.jsonl");
+  ASSERT_EQ(expected.size(), 50u);
+  EXPECT_NE(expected.front(), expected.back());
+
+  std::mt19937 random(11);
+  // (segments, stages): two, three and four stages, and four segments on two stages, so that each holds two
+  // sub-DAGs.
+  for (const auto& [segments, stages] : {std::pair(2, 2), {3, 3}, {4, 4}, {4, 2}}) {
+    SCOPED_TRACE(std::to_string(segments) + " sub-DAGs on " + std::to_string(stages) + " stages");
+    const std::string name = std::to_string(segments) + "-" + std::to_string(stages);
+    testing::WriteFile(folder / (name + ".json"), Cut(uncut, segments, stages, random).dump(2));
+    const ProcessResult run = testing::Run({kFusionctl, "run", "-f", folder / "job.yaml", "--workdir",
+                                            folder / name, "--plan", folder / (name + ".json")},
+                                           folder.path(), std::chrono::seconds(240));
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(Losses(folder / (name + "/job/metrics.jsonl")), expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Cuts, ::testing::Values("mlp", "gpt2"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace fusion
