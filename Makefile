@@ -35,6 +35,15 @@ test: build  ## set up, build and run all tests but the Kubernetes tiers
 demo: build  ## train a GPT-2 over six emulated compnodes in two sites
 	@$(BUILD)/bin/fusionctl run -f examples/gpt2-two-sites.yaml --overwrite
 
+demo-compare: build  ## measure the demo's plan against EqualNumber and EqualCompute without compression
+	@bench/demo_compare.py --build $(BUILD)
+
+manifests: configure  ## write crds/ and docs/api.md from the protos
+	@cmake --build $(BUILD) -j $(JOBS) --target manifests
+
+bench: build  ## run the benchmarks of docs/benchmarks.md and print their tables
+	@bench/run.sh $(BUILD)
+
 lint: configure  ## check format, include arrows, self-contained headers and clang-tidy
 	@lint/format.sh --check
 	@lint/arrows.py
