@@ -39,10 +39,6 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request);
 /// The problem alone: compnodes filtered by clusters, cordon, taints and tolerations, pins resolved.
 absl::StatusOr<Problem> MakeProblem(const PlanRequest& request);
 
-/// Resources and latency that a plan's stages see, for emulation: see wire.v1 EmulatedLink. Needs only
-/// compnodes.
-absl::StatusOr<Network> MakeNetwork(const std::vector<v1alpha1::Compnode>& compnodes);
-
 /// Codecs per link for spec.communication.compression; sets partition.codecs.
 absl::Status ChooseCodecs(const Problem& problem, const v1alpha1::Compression& compression,
                           Partition& partition);

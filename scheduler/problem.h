@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "codec/codec.h"
+#include "scheduler/network.h"
 #include "scheduler/profile.h"
 
 namespace fusion::scheduler {
@@ -55,40 +56,6 @@ struct Node {
   double update_seconds_per_parameter = 0;
   int64_t memory_bytes = 0;  ///< limit of one stage; INT64_MAX: none declared
   int slots = 1;             ///< stages that it takes
-  int resource_out = -1;     ///< see Network
-  int resource_in = -1;
-};
-
-/// Ways between nodes. A transfer reserves its bytes on every resource of its way; resources are shared: a
-/// link declared between clusters is one for all the pairs that it carries, a compnode's port one for each
-/// direction.
-struct Resource {
-  std::string name;             ///< as in wire.v1 EmulatedLink: "a>b", "a1>", ">a1", "a1>b1"
-  double bytes_per_second = 0;  ///< already bounded by connections x 32 MiB per round trip
-};
-
-struct Way {
-  std::vector<int> resources;   ///< indexes in Network::resources; empty inside one node
-  double latency_seconds = 0;   ///< alpha, one way
-  double bytes_per_second = 0;  ///< of the slowest resource: 1 / beta; infinity inside one node
-};
-
-class Network {
- public:
-  std::vector<Resource> resources;
-  const Way& Between(int from_node, int to_node) const { return ways_[Index(from_node, to_node)]; }
-  /// alpha + beta x bytes.
-  double Seconds(int from_node, int to_node, int64_t bytes) const;
-  /// Ways are stored per pair of (cluster or exception), so that 10,000 compnodes fit: see network.h.
-  void Reset(int nodes, std::vector<int> way_of_group_pair, std::vector<int> group_of_node, int groups,
-             std::vector<Way> ways);
-
- private:
-  int Index(int from, int to) const;
-  int groups_ = 0;
-  std::vector<int> group_of_node_;
-  std::vector<int> way_of_group_pair_;
-  std::vector<Way> ways_;
 };
 
 struct Problem {
@@ -97,6 +64,7 @@ struct Problem {
   std::vector<SharedValue> shared;
   std::vector<Node> nodes;  ///< those that the job may use, in file order
   Network network;
+  int loss = -1;          ///< operator that computes the loss; -1: the last one
   int micro_batches = 1;  ///< M
   int max_stages = 1;     ///< from placement.stages.max
   bool gpipe = false;
