@@ -1,0 +1,70 @@
+#include "worker/data/dataset.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "worker/mapped_file.h"
+
+namespace fusion::worker {
+namespace {
+
+using v1alpha1::Data;
+using v1alpha1::FusionJobSpec;
+using v1alpha1::ModelConfig;
+
+constexpr double kDefaultValidationFraction = 0.05;
+constexpr int64_t kDefaultValidationBatches = 20;
+
+absl::Status Missing(absl::string_view kind, absl::string_view fields) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.kind ", kind, " needs model.config.", fields, ", which this model does not have"));
+}
+
+bool ClassLabels(const v1alpha1::Model& model) { return model.loss().type() == v1alpha1::Loss::CrossEntropy; }
+
+}  // namespace
+
+int64_t ValidationBatches(const FusionJobSpec& spec) {
+  if (!spec.training().has_validation() && spec.task() != FusionJobSpec::Evaluate) {
+    return 0;
+  }
+  const v1alpha1::Validation& validation = spec.training().validation();
+  return validation.has_batches() ? validation.batches() : kDefaultValidationBatches;
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const FusionJobSpec& spec,
+                                                     const std::string& base_directory) {
+  const Data& data = spec.data();
+  auto path = ResolvePath("data.uri", data.uri(), base_directory);
+  if (!path.ok()) {
+    return path.status();
+  }
+  const DatasetOptions options{.path = *path,
+                               .validation_fraction = data.has_validation_fraction()
+                                                          ? data.validation_fraction()
+                                                          : kDefaultValidationFraction,
+                               .seed = spec.training().seed(),
+                               .global_batch = spec.training().batch().global(),
+                               .validation_batches = ValidationBatches(spec)};
+  const ModelConfig& config = spec.model().config();
+  switch (data.kind()) {
+    case Data::text:
+      if (!config.has_context() || !config.has_vocabulary()) {
+        return Missing("text", "context and vocabulary");
+      }
+      return OpenText(options, config.context(), config.vocabulary());
+    case Data::table:
+      if (!config.has_inputs() || !config.has_outputs()) {
+        return Missing("table", "inputs and outputs");
+      }
+      return OpenTable(options, {.target = data.target(),
+                                 .standardize = !data.has_standardize() || data.standardize(),
+                                 .inputs = config.inputs(),
+                                 .outputs = config.outputs(),
+                                 .class_labels = ClassLabels(spec.model())});
+    default:
+      return absl::UnimplementedError(
+          absl::StrCat("data.kind ", Data::Kind_Name(data.kind()), " is not supported yet"));
+  }
+}
+
+}  // namespace fusion::worker

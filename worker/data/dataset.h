@@ -1,0 +1,74 @@
+// What a job's `input` and `label` operators are fed with. A stage that hosts one of them opens the data
+// itself and reads what it needs; all stages see the same batches because a batch depends on (seed, step)
+// only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "fusion/v1alpha1/api.pb.h"
+#include "worker/tensor.h"
+
+namespace fusion::worker {
+
+enum class Placeholder { kInput, kLabel };
+
+/// Samples [first, first + count) of one global batch.
+struct BatchSlice {
+  bool training = true;
+  int64_t batch = 0;  ///< training: the step, from 1; validation: the batch, from 0
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
+/// What shapes the batches, beside the file itself.
+struct DatasetOptions {
+  std::string path = {};
+  double validation_fraction = 0.05;  ///< of the samples or bytes, at the end
+  int64_t seed = 0;
+  int64_t global_batch = 1;
+  int64_t validation_batches = 0;  ///< 0: the validation part is never read
+};
+
+/// Thread-safe after construction.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  /// A new tensor whose first dimension is `slice.count`. REQUIRES: the slice lies inside the global batch;
+  /// validation batches are below DatasetOptions.validation_batches.
+  virtual Tensor Read(Placeholder placeholder, const BatchSlice& slice) const = 0;
+};
+
+/// Raw bytes. Training samples are windows of context + 1 bytes at random places of the training part;
+/// validation samples are spread evenly over the validation part. input = the first `context` bytes, label =
+/// the last, both int64 [B, context]. Errors: missing or empty file, a part shorter than one window, a byte
+/// that is not below `vocabulary`.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const DatasetOptions& options, int64_t context,
+                                                  int64_t vocabulary);
+
+struct TableOptions {
+  std::string target =
+      {};  ///< the target column; empty: the last `outputs` columns (the last one for classes)
+  bool standardize =
+      true;  ///< scale columns, targets of a regression too, to mean 0 and variance 1 of the training part
+  int64_t inputs = 0;         ///< input columns: all that are not targets
+  int64_t outputs = 0;        ///< target columns, or classes
+  bool class_labels = false;  ///< the target is a class in [0, outputs)
+};
+
+/// CSV with a header. Each epoch reads the training rows in an order of its own; validation rows are spread
+/// evenly over the validation part. input = float32 [B, inputs]; label = float32 [B, outputs], or int64 [B]
+/// of classes. Errors name line and column.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenTable(const DatasetOptions& options, const TableOptions& table);
+
+/// The dataset of `spec.data`, with relative paths seen from `base_directory`. Errors name the field.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1alpha1::FusionJobSpec& spec,
+                                                     const std::string& base_directory);
+
+/// Global batches in one validation: 0 where the job has none.
+int64_t ValidationBatches(const v1alpha1::FusionJobSpec& spec);
+
+}  // namespace fusion::worker
