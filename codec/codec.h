@@ -3,15 +3,20 @@
 //
 // A codec is named by a short text, the same in plans, messages and documents:
 //
-//   fp32 | fp16 | bf16                 dense
-//   int8 | int4                        block quantisation: blocks of 32 values of a row, one power-of-two
-//   scale each topk-DENSITY-VALUES[-independent]  the largest |x| of each row; VALUES = fp32|fp16|int8|int4;
-//   DENSITY in (0,1] …+feedback                         with error feedback
+//   fp32 | fp16 | bf16                 dense; fp16 with one power-of-two scale a row
+//   int8 | int4                        blocks of 32 values of a row, one power-of-two scale each
+//   topk-DENSITY-VALUES[-independent]  the largest |x| of each row; 0 < DENSITY <= 1;
+//                                      VALUES = fp32 | fp16 | int8 | int4
+//   …+feedback                         with error feedback (codec/error_feedback.h)
 //
 // A tensor is seen as `rows` x `columns`: columns = the last dimension for tokens, all of a sample for
 // images. TopK keeps ceil(density x columns) values of EVERY row, never over a micro-batch: that would leak
-// later tokens into earlier ones. Ties go to the lower index. All sizes are exact and depend on (codec, rows,
-// columns) only.
+// later tokens into earlier ones. Ties go to the lower index; NaN ranks above infinity. All sizes are exact
+// and depend on (codec, rows, columns) only.
+//
+// A message is its rows, one after the other; a row of a sparse value is the code of its indexes
+// (codec/index_code.h), then the run of kept values; every other row is a run of values (codec/values.h). A
+// dense fp32 message is the tensor's storage as it lies.
 #pragma once
 
 #include <cstddef>
@@ -31,11 +36,10 @@ enum class Values { kFloat32, kFloat16, kBFloat16, kInt8, kInt4 };
 /// What a codec's name says.
 struct Codec {
   Values values = Values::kFloat32;
-  double density = 1;   ///< (0, 1]; 1 without `sparse`: every value is sent
-  bool sparse = false;  ///< TopK
-  bool independent_mask =
-      false;                    ///< TopK: the gradient selects by itself instead of reusing the value's mask
-  bool error_feedback = false;  ///< the sender adds to a message what the one before left out
+  double density = 1;             ///< (0, 1]; 1 without `sparse`: every value is sent
+  bool sparse = false;            ///< TopK
+  bool independent_mask = false;  ///< TopK: the gradient selects by itself, does not reuse the value's mask
+  bool error_feedback = false;    ///< the sender adds to a message what the one before left out
 
   bool operator==(const Codec&) const = default;
 };
@@ -62,11 +66,13 @@ int64_t KeptPerRow(const Codec& codec, int64_t columns);
 int64_t ValueBytes(const Codec& codec, const Layout& layout);
 int64_t GradientBytes(const Codec& codec, const Layout& layout);
 
-/// Encodes a value into exactly ValueBytes. `mask` is filled by a sparse codec and must outlive the matching
-/// gradient. Non-finite values survive in fp32; elsewhere they saturate, and are the caller's to count.
+/// Encodes a value into exactly ValueBytes. A sparse codec fills `mask`, to be kept for the matching
+/// gradient; it may be null where there is none. Non-finite values survive in fp32; elsewhere they saturate
+/// (codec/values.h), and are the caller's to count. INVALID_ARGUMENT for sizes that do not fit, here and
+/// below.
 absl::Status EncodeValue(const Codec& codec, const Layout& layout, absl::Span<const float> value,
                          absl::Span<std::byte> message, Mask* mask);
-/// Any bytes are safe to pass: DATA_LOSS says what does not fit.
+/// Any bytes are safe to pass: DATA_LOSS says what does not fit, and `value` is then unspecified.
 absl::Status DecodeValue(const Codec& codec, const Layout& layout, absl::Span<const std::byte> message,
                          absl::Span<float> value, Mask* mask);
 
