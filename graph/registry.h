@@ -40,8 +40,14 @@ std::vector<int64_t> ShapeOf(const v1::TensorSpec& spec, int64_t samples);
 std::string OperatorSignature(const v1::Graph& graph, int index, int64_t samples);
 
 /// Names, order, arguments, shapes, the one scalar loss; INVALID_ARGUMENT names the operator and what is
-/// wrong.
+/// wrong. All other functions of this folder take graphs that it accepts.
 absl::Status ValidateGraph(const v1::Graph& graph);
+
+bool IsFloating(v1::DataType dtype);
+
+/// By operator: whether a gradient of its floating outputs is of use, that is, a trainable variable lies
+/// before it (or is it) on a path of operators through which gradients pass.
+std::vector<bool> CarriesGradient(const v1::Graph& graph);
 
 /// Trainable elements, tied ones once.
 int64_t ParameterCount(const v1::Graph& graph);

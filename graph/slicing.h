@@ -32,7 +32,17 @@ Placement PlacementOf(const v1::Plan& plan);
 /// names it), or when a stage's run order contradicts it.
 absl::StatusOr<std::vector<v1::StageProgram>> Slice(const v1::Graph& graph, const Placement& placement);
 
-/// Sets every edge's codecs from the plan's links.
+/// The codec of values that travel as they are.
+inline constexpr char kDenseCodec[] = "fp32";
+
+/// Sets every edge's codecs from the plan's links; a link that the plan does not list is dense, and so are
+/// values that are not differentiable. INVALID_ARGUMENT where the plan gives one link two codecs.
 absl::Status SetCodecs(const v1::Plan& plan, std::vector<v1::StageProgram>& programs);
+
+/// The whole graph again, for one process, computing what the programs compute over their links: an operator
+/// fusion.codec, named VALUE.codec.STAGE, stands before the first reader of every value that reaches a stage
+/// through a codec, and that stage's readers read it. INVALID_ARGUMENT where an edge has two different
+/// codecs.
+absl::StatusOr<v1::Graph> InsertCodecs(const v1::Graph& graph, const std::vector<v1::StageProgram>& programs);
 
 }  // namespace fusion::graph

@@ -1,0 +1,184 @@
+#include "graph/families.h"
+
+#include <set>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
+#include "graph/registry.h"
+#include "gtest/gtest.h"
+
+namespace fusion::graph {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1alpha1::Model Model(const std::string& text) {
+  v1alpha1::Model model;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &model)) << text;
+  return model;
+}
+
+v1alpha1::Model Gpt2(int layers, int heads, int width, int context, int vocabulary, double dropout = 0) {
+  v1alpha1::Model model;
+  model.set_family(v1alpha1::Model::gpt2);
+  model.mutable_config()->set_layers(layers);
+  model.mutable_config()->set_heads(heads);
+  model.mutable_config()->set_width(width);
+  model.mutable_config()->set_context(context);
+  model.mutable_config()->set_vocabulary(vocabulary);
+  if (dropout > 0) model.mutable_config()->set_dropout(dropout);
+  return model;
+}
+
+const v1::Operator& Find(const v1::Graph& graph, const std::string& name) {
+  for (const v1::Operator& op : graph.operators()) {
+    if (op.name() == name) return op;
+  }
+  ADD_FAILURE() << "no operator " << name;
+  return graph.operators(0);
+}
+
+TEST(Gpt2, HasThePublishedParameterCounts) {
+  EXPECT_EQ(ParameterCount(*BuildModel(Gpt2(12, 12, 768, 1024, 50257))), 124'439'808);
+  EXPECT_EQ(ParameterCount(*BuildModel(Gpt2(48, 25, 1600, 1024, 50257))), 1'557'611'200);
+}
+
+TEST(Gpt2, HasTheTensorsOfGpt2LmHeadModel) {
+  const auto graph = BuildModel(Gpt2(1, 2, 8, 4, 16));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::set<std::string> tensors;
+  for (const v1::Operator& op : graph->operators()) {
+    if (op.kind() != v1::Operator::VARIABLE) continue;
+    EXPECT_EQ(op.name(), op.variable().tensor_name());
+    tensors.insert(op.name());
+  }
+  EXPECT_THAT(tensors,
+              ::testing::ElementsAre("transformer.h.0.attn.c_attn.bias", "transformer.h.0.attn.c_attn.weight",
+                                     "transformer.h.0.attn.c_proj.bias", "transformer.h.0.attn.c_proj.weight",
+                                     "transformer.h.0.ln_1.bias", "transformer.h.0.ln_1.weight",
+                                     "transformer.h.0.ln_2.bias", "transformer.h.0.ln_2.weight",
+                                     "transformer.h.0.mlp.c_fc.bias", "transformer.h.0.mlp.c_fc.weight",
+                                     "transformer.h.0.mlp.c_proj.bias", "transformer.h.0.mlp.c_proj.weight",
+                                     "transformer.ln_f.bias", "transformer.ln_f.weight",
+                                     "transformer.wpe.weight", "transformer.wte.weight"));
+}
+
+TEST(Gpt2, InitialisesAsHuggingFace) {
+  const auto graph = BuildModel(Gpt2(2, 2, 8, 4, 16));
+  ASSERT_TRUE(graph.ok());
+  EXPECT_DOUBLE_EQ(Find(*graph, "transformer.h.1.mlp.c_fc.weight").variable().init().standard_deviation(),
+                   0.02);
+  EXPECT_DOUBLE_EQ(Find(*graph, "transformer.h.1.mlp.c_proj.weight").variable().init().standard_deviation(),
+                   0.01);
+  EXPECT_EQ(Find(*graph, "transformer.h.1.mlp.c_proj.bias").variable().init().kind(), v1::Init::ZEROS);
+  EXPECT_EQ(Find(*graph, "transformer.ln_f.weight").variable().init().kind(), v1::Init::ONES);
+  // Conv1D keeps [in, out].
+  EXPECT_THAT(Find(*graph, "transformer.h.0.attn.c_attn.weight").outputs(0).shape(),
+              ::testing::ElementsAre(8, 24));
+}
+
+TEST(Gpt2, TiesTheHeadToTheEmbedding) {
+  const auto graph = BuildModel(Gpt2(1, 2, 8, 4, 16));
+  ASSERT_TRUE(graph.ok());
+  EXPECT_EQ(Find(*graph, "lm_head").args(1).value().operator_(), "transformer.wte.weight");
+  EXPECT_EQ(Find(*graph, "transformer.wte").args(0).value().operator_(), "transformer.wte.weight");
+}
+
+TEST(Gpt2, ReadsTheLabelDirectlyBeforeTheLoss) {
+  const auto graph = BuildModel(Gpt2(2, 2, 8, 4, 16));
+  ASSERT_TRUE(graph.ok());
+  const int n = graph->operators_size();
+  EXPECT_EQ(graph->operators(n - 1).name(), "loss");
+  EXPECT_EQ(graph->operators(n - 2).name(), "loss.target");
+  EXPECT_EQ(graph->operators(n - 3).name(), "label");
+  EXPECT_EQ(graph->loss().operator_(), "loss");
+}
+
+TEST(Gpt2, DropoutIsAMaskWhereHuggingFaceDrops) {
+  const auto graph = BuildModel(Gpt2(1, 2, 8, 4, 16, 0.25));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::vector<std::string> masks;
+  for (const v1::Operator& op : graph->operators()) {
+    if (op.type() == "fusion.dropout_mask") masks.push_back(op.name());
+    EXPECT_NE(op.type(), "aten.scaled_dot_product_attention");
+  }
+  EXPECT_THAT(masks, ::testing::ElementsAre("transformer.drop.mask", "transformer.h.0.attn.attn_dropout.mask",
+                                            "transformer.h.0.attn.resid_dropout.mask",
+                                            "transformer.h.0.mlp.dropout.mask"));
+  EXPECT_THAT(Find(*graph, "transformer.h.0.attn.attn_dropout.mask").outputs(0).shape(),
+              ::testing::ElementsAre(-1, 2, 4, 4));
+}
+
+TEST(Gpt2, ConfigIsWhatTransformersReads) {
+  const auto json = ModelConfigJson(Gpt2(4, 4, 128, 64, 256, 0.1));
+  ASSERT_TRUE(json.ok());
+  for (const char* part :
+       {"\"model_type\": \"gpt2\"", "\"n_layer\": 4", "\"n_head\": 4", "\"n_embd\": 128",
+        "\"n_positions\": 64", "\"vocab_size\": 256", "\"attn_pdrop\": 0.1", "\"gelu_new\""}) {
+    EXPECT_THAT(*json, HasSubstr(part));
+  }
+}
+
+TEST(Mlp, IsASequentialOfLinearLayers) {
+  const auto graph = BuildModel(Model("family: mlp config { inputs: 10 hidden: [32, 16] outputs: 1 }"));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::vector<std::string> names;
+  for (const v1::Operator& op : graph->operators()) names.push_back(op.name());
+  EXPECT_THAT(names,
+              ::testing::ElementsAre("input", "layers.0.weight", "layers.0.bias", "layers.0", "layers.1",
+                                     "layers.2.weight", "layers.2.bias", "layers.2", "layers.3",
+                                     "layers.4.weight", "layers.4.bias", "layers.4", "label", "loss"));
+  EXPECT_EQ(ParameterCount(*graph), 10 * 32 + 32 + 32 * 16 + 16 + 16 + 1);
+  EXPECT_EQ(Find(*graph, "layers.1").type(), "aten.relu");
+  EXPECT_EQ(Find(*graph, "loss").type(), "aten.mse_loss");
+  EXPECT_DOUBLE_EQ(Find(*graph, "layers.4.bias").variable().init().high(), 0.25);
+  EXPECT_DOUBLE_EQ(Find(*graph, "layers.4.bias").variable().init().low(), -0.25);
+}
+
+TEST(Mlp, ClassifiesWithCrossEntropy) {
+  const auto graph = BuildModel(
+      Model("family: mlp config { inputs: 4 outputs: 3 activation: tanh } loss { type: CrossEntropy }"));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(Find(*graph, "loss").type(), "aten.cross_entropy_loss");
+  EXPECT_EQ(Find(*graph, "label").outputs(0).dtype(), v1::INT64);
+}
+
+TEST(BuildModel, ErrorsCarryTheField) {
+  const struct {
+    const char* model;
+    const char* field;
+  } cases[] = {
+      {"", "spec.model.family"},
+      {"family: bert", "spec.model.family: bert"},
+      {"family: gpt2", "spec.model.config.layers"},
+      {"family: gpt2 config { layers: 1 heads: 3 width: 8 context: 4 vocabulary: 9 }",
+       "spec.model.config.heads: 3"},
+      {"family: gpt2 config { layers: 0 heads: 1 width: 8 context: 4 vocabulary: 9 }",
+       "spec.model.config.layers"},
+      {"family: gpt2 config { layers: 1 heads: 1 width: 8 context: -4 vocabulary: 9 }",
+       "spec.model.config.context"},
+      {"family: gpt2 config { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 9 dropout: nan }",
+       "spec.model.config.dropout"},
+      {"family: gpt2 config { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 9 hidden: 3 }",
+       "spec.model.config.hidden"},
+      {"family: gpt2 config { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 9 } loss { type: "
+       "MeanSquaredError }",
+       "spec.model.loss.type"},
+      {"family: mlp config { inputs: 3 }", "spec.model.config.outputs"},
+      {"family: mlp config { inputs: 3 outputs: 1 hidden: [4, 0] }", "spec.model.config.hidden[1]"},
+      {"family: mlp config { inputs: 3 outputs: 1 imageSize: 4 }", "spec.model.config.imageSize"},
+      {"family: mlp config { inputs: 3 outputs: 1 } loss { type: InfoNCE }", "spec.model.loss.type"},
+  };
+  for (const auto& test : cases) {
+    std::string text = test.model;
+    if (const size_t at = text.find("imageSize"); at != std::string::npos) text.replace(at, 9, "image_size");
+    const auto graph = BuildModel(Model(text));
+    EXPECT_FALSE(graph.ok()) << test.model;
+    EXPECT_THAT(std::string(graph.status().message()), HasSubstr(test.field));
+    EXPECT_FALSE(ModelConfigJson(Model(text)).ok());
+  }
+}
+
+}  // namespace
+}  // namespace fusion::graph

@@ -1,0 +1,297 @@
+#include "graph/slicing.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "graph/graph_index.h"
+#include "graph/quotient.h"
+#include "graph/registry.h"
+
+namespace fusion::graph {
+namespace {
+
+/// Where an operator runs; stage -1 for a variable, which runs where it is read.
+struct Place {
+  int stage = -1;
+  int sub_dag = -1;
+  bool operator==(const Place&) const = default;
+};
+
+absl::StatusOr<std::vector<Place>> PlaceOperators(const v1::Graph& graph, const GraphIndex& index,
+                                                  const Placement& placement) {
+  std::vector<Place> places(graph.operators_size());
+  for (int stage = 0; stage < static_cast<int>(placement.size()); ++stage) {
+    const auto& sub_dags = placement[stage].sub_dags;
+    if (sub_dags.empty()) return absl::InvalidArgumentError(absl::StrCat("stage ", stage, " has no sub-DAG"));
+    for (int sub_dag = 0; sub_dag < static_cast<int>(sub_dags.size()); ++sub_dag) {
+      const std::string where = absl::StrCat("stage ", stage, ", sub-DAG ", sub_dag);
+      if (sub_dags[sub_dag].operators.empty())
+        return absl::InvalidArgumentError(absl::StrCat(where, ": no operators"));
+      if (sub_dags[sub_dag].depth < 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(where, ": depth must be at least 1, not ", sub_dags[sub_dag].depth));
+      }
+      for (const std::string& name : sub_dags[sub_dag].operators) {
+        const int position = index.Find(name);
+        if (position < 0) {
+          return absl::InvalidArgumentError(absl::StrCat(where, ": the graph has no operator '", name, "'"));
+        }
+        if (index.At(position).kind() == v1::Operator::VARIABLE) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(where, ": '", name, "' is a variable, which goes with its first reader"));
+        }
+        if (places[position].stage >= 0) {
+          return absl::InvalidArgumentError(absl::StrCat(where, ": operator '", name,
+                                                         "' is already in stage ", places[position].stage,
+                                                         ", sub-DAG ", places[position].sub_dag));
+        }
+        places[position] = {stage, sub_dag};
+      }
+    }
+  }
+  for (int i = 0; i < graph.operators_size(); ++i) {
+    if (places[i].stage < 0 && graph.operators(i).kind() != v1::Operator::VARIABLE) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("operator '", graph.operators(i).name(), "' is in no stage"));
+    }
+  }
+  return places;
+}
+
+/// Fails with the cycle where sub-DAGs wait for each other, or where run orders make them.
+absl::Status CheckOrder(const v1::Graph& graph, const GraphIndex& index, const Placement& placement,
+                        const std::vector<Place>& places) {
+  std::vector<int> first_node(placement.size());
+  std::vector<Place> nodes;
+  for (int stage = 0; stage < static_cast<int>(placement.size()); ++stage) {
+    first_node[stage] = static_cast<int>(nodes.size());
+    for (int k = 0; k < static_cast<int>(placement[stage].sub_dags.size()); ++k) nodes.push_back({stage, k});
+  }
+  const auto node_of = [&](const Place& place) { return first_node[place.stage] + place.sub_dag; };
+
+  QuotientGraph quotient(static_cast<int>(nodes.size()));
+  for (int i = 0; i < graph.operators_size(); ++i) {
+    if (places[i].stage < 0) continue;
+    ForEachRead(graph.operators(i), [&](const v1::ValueRef& ref) {
+      const int producer = index.Find(ref.operator_());
+      if (places[producer].stage < 0 || places[producer] == places[i]) return;
+      quotient.AddArc(node_of(places[producer]), node_of(places[i]),
+                      absl::StrCat("'", ref.operator_(), "' -> '", graph.operators(i).name(), "'"));
+    });
+  }
+  const auto describe = [&](const std::vector<QuotientGraph::Arc>& cycle) {
+    return absl::StrJoin(cycle, ", ", [&](std::string* out, const QuotientGraph::Arc& arc) {
+      const Place& from = nodes[arc.from];
+      const Place& to = nodes[arc.to];
+      absl::StrAppend(out, "stage ", from.stage, " sub-DAG ", from.sub_dag, " before stage ", to.stage,
+                      " sub-DAG ", to.sub_dag, " (", arc.reason, ")");
+    });
+  };
+  if (const auto cycle = quotient.FindCycle(); !cycle.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("sub-DAGs wait for each other: ", describe(cycle)));
+  }
+  for (size_t node = 1; node < nodes.size(); ++node) {
+    if (nodes[node].stage == nodes[node - 1].stage) {
+      quotient.AddArc(static_cast<int>(node) - 1, static_cast<int>(node), "run order");
+    }
+  }
+  if (const auto cycle = quotient.FindCycle(); !cycle.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("the run order contradicts the graph: ", describe(cycle)));
+  }
+  return absl::OkStatus();
+}
+
+/// Readers of each value, by (producer, output index), ascending and each once.
+using Readers = std::map<std::pair<int, int>, std::set<int>>;
+
+Readers ReadersOf(const v1::Graph& graph, const GraphIndex& index) {
+  Readers readers;
+  for (int i = 0; i < graph.operators_size(); ++i) {
+    ForEachRead(graph.operators(i), [&](const v1::ValueRef& ref) {
+      readers[{index.Find(ref.operator_()), ref.index()}].insert(i);
+    });
+  }
+  return readers;
+}
+
+class Slicer {
+ public:
+  Slicer(const v1::Graph& graph, const GraphIndex& index, std::vector<Place> places,
+         const Placement& placement)
+      : graph_(graph),
+        readers_(ReadersOf(graph, index)),
+        places_(std::move(places)),
+        carries_gradient_(CarriesGradient(graph)),
+        programs_(placement.size()) {
+    for (int stage = 0; stage < static_cast<int>(placement.size()); ++stage) {
+      v1::StageProgram& program = programs_[stage];
+      program.set_stage(stage);
+      *program.mutable_loss() = graph.loss();
+      for (const SubDagPlacement& sub_dag : placement[stage].sub_dags)
+        program.add_sub_dags()->set_depth(sub_dag.depth);
+    }
+    const Place& loss = places_[index.Find(graph.loss().operator_())];
+    programs_[loss.stage].set_computes_loss(true);
+  }
+
+  std::vector<v1::StageProgram> Run() {
+    for (const auto& [value, readers] : readers_) {
+      if (places_[value.first].stage < 0) {
+        PlaceVariable(value.first, readers);
+      } else {
+        AddEdges(value.first, value.second, readers);
+      }
+    }
+    AddOperators();
+    return std::move(programs_);
+  }
+
+ private:
+  void AddEdges(int producer, int output, const std::set<int>& readers) {
+    std::map<int, std::vector<int>> by_stage;
+    for (const int reader : readers) by_stage[places_[reader].stage].push_back(reader);
+    const Place& from = places_[producer];
+    const v1::TensorSpec& spec = graph_.operators(producer).outputs(output);
+    for (const auto& [stage, consumers] : by_stage) {
+      if (stage == from.stage) continue;
+      v1::Edge edge;
+      edge.set_id(next_edge_++);
+      edge.mutable_value()->set_operator_(graph_.operators(producer).name());
+      edge.mutable_value()->set_index(output);
+      *edge.mutable_spec() = spec;
+      edge.set_from_stage(from.stage);
+      edge.set_from_sub_dag(from.sub_dag);
+      edge.set_to_stage(stage);
+      std::set<int> sub_dags;
+      for (const int consumer : consumers) {
+        sub_dags.insert(places_[consumer].sub_dag);
+        edge.add_consumers(graph_.operators(consumer).name());
+        Name(stage, consumer);
+      }
+      edge.mutable_to_sub_dags()->Add(sub_dags.begin(), sub_dags.end());
+      edge.set_differentiable(carries_gradient_[producer] && IsFloating(spec.dtype()));
+      edge.set_cotangent_per_consumer(edge.differentiable() && !SumsFirst(readers, consumers));
+      // The producer's stage sums over all consumers, wherever they are.
+      Name(from.stage, producer);
+      for (const int reader : readers) Name(from.stage, reader);
+      Name(stage, producer);
+      *programs_[from.stage].add_outgoing() = edge;
+      *programs_[stage].add_incoming() = std::move(edge);
+    }
+  }
+
+  /// Whether the consumers' cotangents may be summed before the others are added: floating addition from the
+  /// last reader to the first begins with them, or there is one only.
+  static bool SumsFirst(const std::set<int>& readers, const std::vector<int>& consumers) {
+    return consumers.size() == 1 || std::equal(consumers.rbegin(), consumers.rend(), readers.rbegin());
+  }
+
+  void PlaceVariable(int variable, const std::set<int>& readers) {
+    std::map<int, std::vector<int>> by_stage;
+    for (const int reader : readers) by_stage[places_[reader].stage].push_back(reader);
+    const int owner = places_[*readers.begin()].stage;
+    for (const auto& [stage, consumers] : by_stage) {
+      int first = places_[consumers.front()].sub_dag;
+      for (const int consumer : consumers) first = std::min(first, places_[consumer].sub_dag);
+      *programs_[stage].mutable_sub_dags(first)->add_operators() = graph_.operators(variable);
+      Name(stage, variable);
+      if (stage == owner) continue;
+      v1::SharedVariable shared;
+      shared.set_id(next_shared_++);
+      shared.set_variable(graph_.operators(variable).name());
+      shared.set_owner_stage(owner);
+      shared.set_user_stage(stage);
+      for (const int consumer : consumers) shared.add_consumers(graph_.operators(consumer).name());
+      for (const int reader : readers) Name(owner, reader);
+      *programs_[owner].add_lent() = shared;
+      *programs_[stage].add_borrowed() = std::move(shared);
+    }
+  }
+
+  /// After PlaceVariable: variables stand in front.
+  void AddOperators() {
+    for (int i = 0; i < graph_.operators_size(); ++i) {
+      const Place& place = places_[i];
+      if (place.stage < 0) continue;
+      *programs_[place.stage].mutable_sub_dags(place.sub_dag)->add_operators() = graph_.operators(i);
+      Name(place.stage, i);
+    }
+  }
+
+  void Name(int stage, int position) {
+    (*programs_[stage].mutable_positions())[graph_.operators(position).name()] = position;
+  }
+
+  const v1::Graph& graph_;
+  const Readers readers_;
+  const std::vector<Place> places_;
+  const std::vector<bool> carries_gradient_;
+  std::vector<v1::StageProgram> programs_;
+  int32_t next_edge_ = 0;
+  int32_t next_shared_ = 0;
+};
+
+}  // namespace
+
+Placement PlacementOf(const v1::Plan& plan) {
+  Placement placement(plan.stages_size());
+  for (int stage = 0; stage < plan.stages_size(); ++stage) {
+    for (const v1::PlannedSubDag& sub_dag : plan.stages(stage).sub_dags()) {
+      placement[stage].sub_dags.push_back(
+          {.operators = {sub_dag.operators().begin(), sub_dag.operators().end()}, .depth = sub_dag.depth()});
+    }
+  }
+  return placement;
+}
+
+absl::StatusOr<std::vector<v1::StageProgram>> Slice(const v1::Graph& graph, const Placement& placement) {
+  const GraphIndex index(graph);
+  auto places = PlaceOperators(graph, index, placement);
+  if (!places.ok()) return places.status();
+  if (auto status = CheckOrder(graph, index, placement, *places); !status.ok()) return status;
+  return Slicer(graph, index, *std::move(places), placement).Run();
+}
+
+absl::Status SetCodecs(const v1::Plan& plan, std::vector<v1::StageProgram>& programs) {
+  using Key = std::tuple<int, int, int>;  // from, to, direction
+  std::map<Key, std::string> codecs;
+  for (const v1::PlannedLink& link : plan.links()) {
+    const auto [entry, added] =
+        codecs.try_emplace(Key{link.from(), link.to(), link.direction()}, link.codec());
+    if (!added && entry->second != link.codec()) {
+      return absl::InvalidArgumentError(absl::StrCat("plan has two codecs for the link from stage ",
+                                                     link.from(), " to ", link.to(), " (",
+                                                     v1::PlannedLink::Direction_Name(link.direction()),
+                                                     "): '", entry->second, "' and '", link.codec(), "'"));
+    }
+  }
+  const auto codec_of = [&codecs](int from, int to, v1::PlannedLink::Direction direction) {
+    const auto found = codecs.find(Key{from, to, direction});
+    return found == codecs.end() || found->second.empty() ? kDenseCodec : found->second;
+  };
+  const auto set = [&](v1::Edge& edge) {
+    if (!edge.differentiable()) {
+      edge.set_forward_codec(kDenseCodec);
+      edge.set_backward_codec(kDenseCodec);
+      return;
+    }
+    edge.set_forward_codec(codec_of(edge.from_stage(), edge.to_stage(), v1::PlannedLink::Forward));
+    edge.set_backward_codec(codec_of(edge.to_stage(), edge.from_stage(), v1::PlannedLink::Backward));
+    if (edge.forward_codec() != kDenseCodec || edge.backward_codec() != kDenseCodec) {
+      edge.set_cotangent_per_consumer(false);
+    }
+  };
+  for (v1::StageProgram& program : programs) {
+    for (v1::Edge& edge : *program.mutable_incoming()) set(edge);
+    for (v1::Edge& edge : *program.mutable_outgoing()) set(edge);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fusion::graph
