@@ -162,6 +162,13 @@ int64_t KeptPerRow(const Codec& codec, int64_t columns) {
   return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(exact)), 1, columns);
 }
 
+Layout LayoutOf(absl::Span<const int64_t> shape) {
+  if (shape.size() < 2) return {shape.empty() ? 1 : shape[0], 1};
+  Layout layout{1, std::max<int64_t>(1, shape.back())};
+  for (const int64_t dimension : shape.first(shape.size() - 1)) layout.rows *= dimension;
+  return layout;
+}
+
 int64_t ValueBytes(const Codec& codec, const Layout& layout) {
   return layout.rows * RowBytes(codec, layout.columns);
 }

@@ -27,6 +27,15 @@ TEST(CodecTest, KeepsTheCeilingOfDensityTimesColumns) {
   }
 }
 
+TEST(CodecTest, ARowIsTheLastDimension) {
+  const Layout tokens = LayoutOf({4, 64, 128});
+  EXPECT_EQ(tokens.rows, 256);
+  EXPECT_EQ(tokens.columns, 128);
+  EXPECT_EQ(LayoutOf({}).elements(), 1);
+  EXPECT_EQ(LayoutOf({7}).columns, 1);
+  EXPECT_EQ(LayoutOf({7}).rows, 7);
+}
+
 TEST(CodecTest, ExactBytes) {
   const Layout layout{.rows = 3, .columns = 128};
   EXPECT_EQ(ValueBytes(Parse("fp32"), layout), 3 * 512);
