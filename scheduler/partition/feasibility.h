@@ -1,0 +1,19 @@
+// Why a problem has no partition, in words with the numbers.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "scheduler/partition/assignment.h"
+
+namespace fusion::scheduler {
+
+/// What no partition can satisfy: no compnode, pins to more compnodes than stages, an operator that fits
+/// nowhere, more in all than the compnodes have. OK does not promise that a partition exists.
+absl::Status CheckNeeds(const Problem& problem);
+
+/// The partition of an assignment with its depths chosen; RESOURCE_EXHAUSTED names the stage that needs most
+/// beyond its compnode's memory.
+absl::StatusOr<Partition> FinishPartition(const Problem& problem, const Places& places,
+                                          const Assignment& assignment);
+
+}  // namespace fusion::scheduler

@@ -1,0 +1,202 @@
+// OP-Fence: islands, orders, dynamic programming, local search, simulation. See partition.h.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "scheduler/partition.h"
+#include "scheduler/partition/baselines.h"
+#include "scheduler/partition/chain_partition.h"
+#include "scheduler/partition/feasibility.h"
+#include "scheduler/partition/local_search.h"
+#include "scheduler/partition/node_order.h"
+#include "scheduler/partition/step_cost.h"
+#include "scheduler/simulator.h"
+
+namespace fusion::scheduler {
+namespace {
+
+constexpr int kMostOrders = 48;
+
+// Assignments from which the closed form descends, for each share of bytes.
+constexpr size_t kStarts = 8;
+
+// Closed forms for each share: as many as visit so many operators and reads.
+constexpr int64_t kOperatorVisits = 20'000'000;
+
+// Neighbours finished from one assignment before the search there ends, and how much worse their closed form
+// may be.
+constexpr size_t kNeighbours = 32;
+constexpr double kWorthSimulating = 1.5;
+
+// A finished candidate must be faster by this share to be the next to improve.
+constexpr double kFinishedGain = 1e-3;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Candidate {
+  Assignment assignment;
+  Cost cost;
+  size_t share = 0;  ///< index in byte_shares
+};
+
+struct Finished {
+  Candidate candidate;
+  Partition partition;
+  double seconds = kInfinity;
+};
+
+double ChooseDepthsAndSimulate(const Problem& problem, Partition& partition) {
+  ChooseDepths(problem, partition);
+  if (!CheckPartition(problem, partition).ok()) return kInfinity;
+  return Simulate(problem, partition).step_seconds;
+}
+
+class Search {
+ public:
+  Search(const Problem& problem, const OpFenceOptions& options)
+      : problem_(problem),
+        finish_(options.finish ? options.finish : ChooseDepthsAndSimulate),
+        finishes_left_(options.most_finished) {
+    for (double share : options.byte_shares) costs_.push_back(std::make_unique<StepCost>(problem, share));
+  }
+
+  absl::StatusOr<Partition> Run() {
+    std::vector<Candidate> candidates = Baselines();
+    for (size_t share = 0; share < costs_.size(); ++share) {
+      for (Candidate& candidate : Propose(share)) candidates.push_back(std::move(candidate));
+    }
+    for (const Candidate& candidate : candidates) Finish(candidate);
+    std::vector<Finished> starts = finished_;
+    for (const Finished& start : starts) Climb(start);
+    if (best_.seconds == kInfinity) return Explain(candidates);
+    return best_.partition;
+  }
+
+ private:
+  std::vector<Candidate> Baselines() {
+    const Places& places = costs_[0]->places();
+    std::vector<Candidate> result;
+    for (Assignment assignment : {AssignEqualNumber(problem_, places, FileOrder(places)),
+                                  AssignEqualCompute(problem_, places, FileOrder(places))}) {
+      result.push_back(Weigh(std::move(assignment), 0));
+    }
+    return result;
+  }
+
+  Candidate Weigh(Assignment assignment, size_t share) {
+    const Cost cost = costs_[share]->Of(assignment);
+    return {std::move(assignment), cost, share};
+  }
+
+  // The best local optima of the closed form, best first.
+  std::vector<Candidate> Propose(size_t share) {
+    StepCost& cost = *costs_[share];
+    const ChainPartitioner chain(cost);
+    std::set<Assignment> seen;
+    std::vector<Candidate> starts = Baselines();
+    for (const std::vector<int>& order : PlaceOrders(cost, kMostOrders)) {
+      for (Assignment& assignment : chain.Partition(order)) {
+        if (seen.insert(assignment).second) starts.push_back(Weigh(std::move(assignment), share));
+      }
+      KeepBest(starts, kStarts);
+    }
+    int64_t evaluations = kOperatorVisits / (static_cast<int64_t>(problem_.operators.size()) + 1);
+    for (Candidate& start : starts) {
+      start.cost = Descend(cost, start.assignment, evaluations);
+      start.share = share;
+    }
+    KeepBest(starts, kStarts);
+    return starts;
+  }
+
+  // Sorted by cost, each assignment once.
+  static void KeepBest(std::vector<Candidate>& candidates, size_t most) {
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
+    std::set<Assignment> seen;
+    std::erase_if(candidates, [&seen](const Candidate& c) { return !seen.insert(c.assignment).second; });
+    if (candidates.size() > most) candidates.resize(most);
+  }
+
+  // Seconds of the candidate's step; remembers it. Infinity where it was finished before or nothing is left
+  // to spend.
+  double Finish(const Candidate& candidate) {
+    if (!candidate.cost.fits() || finishes_left_ <= 0) return kInfinity;
+    if (!tried_.insert(candidate.assignment).second) return kInfinity;
+    --finishes_left_;
+    const StepCost& cost = *costs_[candidate.share];
+    Finished finished{candidate, {}, kInfinity};
+    finished.partition = MakePartition(
+        problem_, cost.places(), GroupOperators(cost.links(), candidate.assignment, cost.places().size()));
+    finished.seconds = finish_(problem_, finished.partition);
+    if (finished.seconds == kInfinity) return kInfinity;
+    const auto place =
+        std::upper_bound(finished_.begin(), finished_.end(), finished.seconds,
+                         [](double seconds, const Finished& f) { return seconds < f.seconds; });
+    finished_.insert(place, finished);
+    if (finished.seconds < best_.seconds) best_ = finished;
+    return finished.seconds;
+  }
+
+  // Descent by finished seconds: neighbours in the order of their closed form.
+  void Climb(Finished current) {
+    while (finishes_left_ > 0) {
+      StepCost& cost = *costs_[current.candidate.share];
+      std::vector<Candidate> neighbours;
+      VisitMoves(cost, current.candidate.assignment, [&](const Move& move) {
+        Assignment assignment = current.candidate.assignment;
+        Apply(move, assignment);
+        if (tried_.contains(assignment)) return true;
+        Candidate neighbour = Weigh(std::move(assignment), current.candidate.share);
+        if (neighbour.cost.fits() &&
+            neighbour.cost.seconds < current.candidate.cost.seconds * kWorthSimulating) {
+          neighbours.push_back(std::move(neighbour));
+        }
+        return true;
+      });
+      KeepBest(neighbours, kNeighbours);
+      const double before = current.seconds;
+      for (const Candidate& neighbour : neighbours) {
+        const double seconds = Finish(neighbour);
+        if (seconds >= before * (1 - kFinishedGain)) continue;
+        const auto found = std::find_if(finished_.begin(), finished_.end(), [&](const Finished& f) {
+          return f.candidate.assignment == neighbour.assignment;
+        });
+        current = *found;
+        break;
+      }
+      if (current.seconds == before) return;
+    }
+  }
+
+  absl::Status Explain(const std::vector<Candidate>& candidates) const {
+    const auto closest =
+        std::min_element(candidates.begin(), candidates.end(),
+                         [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
+    const absl::Status why = FinishPartition(problem_, costs_[0]->places(), closest->assignment).status();
+    return absl::ResourceExhaustedError(absl::StrCat("no partition fits; the closest one ", why.message()));
+  }
+
+  const Problem& problem_;
+  const std::function<double(const Problem&, Partition&)> finish_;
+  int finishes_left_;
+  std::vector<std::unique_ptr<StepCost>> costs_;  ///< by share
+  std::set<Assignment> tried_;
+  std::vector<Finished> finished_;  ///< fastest first
+  Finished best_;
+};
+
+}  // namespace
+
+absl::StatusOr<Partition> PartitionOpFence(const Problem& problem, const OpFenceOptions& options) {
+  if (absl::Status status = CheckNeeds(problem); !status.ok()) return status;
+  return Search(problem, options).Run();
+}
+
+}  // namespace fusion::scheduler
