@@ -64,14 +64,18 @@ inline v1::Graph RandomGraph() {
     op.set_name(absl::StrCat("w", i));
     op.set_kind(v1::Operator::VARIABLE);
     op.mutable_variable()->set_tensor_name(op.name());
-    op.mutable_variable()->set_trainable(*rc::gen::arbitrary<bool>());
+    op.mutable_variable()->set_trainable(*rc::gen::inRange(0, 4) != 0);
     *op.mutable_variable()->mutable_init() = Zeros();
     *op.add_outputs() = MakeSpec(v1::FLOAT32, {4});
     publish(op);
   }
+  // The first computed value is read often.
+  const int popular = static_cast<int>(values.size());
+  compute("f", {Batch(), 4}, {0, 1});
   for (int i = 0; i < operators; ++i) {
     std::vector<int> reads = *rc::gen::container<std::vector<int>>(
         *rc::gen::inRange(1, 4), rc::gen::inRange(0, static_cast<int>(values.size())));
+    if (*rc::gen::arbitrary<bool>()) reads.push_back(popular);
     if (i < variables) reads.push_back(1 + i);  // so that every variable has a reader
     compute(absl::StrCat("f", i), {Batch(), 4}, reads);
   }

@@ -189,6 +189,14 @@ TEST(Slice, LendsAVariableFromTheStageOfItsFirstReader) {
   EXPECT_EQ((*programs)[1].positions().count("y1"), 1u);
 }
 
+TEST(Slice, PutsAVariableInFrontOfTheSubDagThatReadsItFirst) {
+  const auto programs =
+      Slice(Towers(), Stages({{{"input"}, {"x1", "x2"}, {"y1", "y2", "join", "label", "loss"}}}));
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  EXPECT_THAT(Names((*programs)[0].sub_dags(0)), ElementsAre("input"));
+  EXPECT_THAT(Names((*programs)[0].sub_dags(1)), ElementsAre("w", "x1", "x2"));
+}
+
 TEST(Slice, TiedEmbeddingIsOneSharedVariable) {
   v1alpha1::Model model;
   ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
