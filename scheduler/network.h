@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <string>
@@ -62,6 +63,7 @@ class Network {
   int AddNode(int cluster, Port port);
   void SetClusterWay(int from_cluster, int to_cluster, Way way);
   void SetNodeWay(int from_node, int to_node, Way way);
+  bool HasNodeWay(int from_node, int to_node) const { return node_ways_.contains({from_node, to_node}); }
   /// A way over these resources, as fast as the slowest of them.
   Way MakeWay(std::initializer_list<int> way_resources, double latency_seconds) const;
 

@@ -24,8 +24,9 @@ struct OperatorSeconds {
 ///
 /// JSON: {"flops": 4.1e10, "lambda": {"matmul": 0.9, "convolution": …, "elementwise": …, "reduction": …,
 /// "memory": …}, "memoryBytesPerSecond": 1.1e10, "operatorSeconds": 9e-6, "updateSecondsPerParameter": 2e-9,
-/// "operators": {"SIGNATURE": {"forward": s, "backward": s}}}. Numbers are rounded to two significant digits
-/// when they are cached, so that the same job gives the same plan.
+/// "operators": {"SIGNATURE": {"forward": s, "backward": s}}}. Measurements vary: ParseProfile rounds every
+/// number to two significant digits, and a profile that was read once is cached, so that the same job gives
+/// the same plan.
 struct MachineProfile {
   double flops = 0;                               ///< S_machine: FLOP/s of a large fp32 matrix product
   std::array<double, kOperatorClasses> lambda{};  ///< share of `flops` that a class reaches, (0, 1]
@@ -38,6 +39,7 @@ struct MachineProfile {
 /// lambda 0.5 everywhere, where nothing was measured.
 MachineProfile UnmeasuredProfile(double flops);
 
+/// INVALID_ARGUMENT names the field. Unknown fields are ignored.
 absl::StatusOr<MachineProfile> ParseProfile(absl::string_view json);
 std::string ProfileJson(const MachineProfile& profile);
 

@@ -85,8 +85,9 @@ std::vector<int64_t> StageMemory(const Problem& problem, const Partition& partit
 /// FAILED_PRECONDITION says which with the numbers.
 absl::Status CheckPartition(const Problem& problem, const Partition& partition);
 
-/// Raises the depth of each sub-DAG from the longest path to the loss + 1 within M and memory, until the
-/// simulated step stops falling. GPipe: M.
-void ChooseDepths(const Problem& problem, Partition& partition);
+/// Raises the depth of each sub-DAG from the longest path to the loss + 1 within M and memory, as long as the
+/// simulated step (under `options`) falls by what is worth it. GPipe: M. Where even the least depths do not
+/// fit they are set, and CheckPartition says why.
+void ChooseDepths(const Problem& problem, Partition& partition, const SimulationOptions& options = {});
 
 }  // namespace fusion::scheduler
