@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "fusion/wire/v1/broker.pb.h"
 #include "fusion/wire/v1/tensor.pb.h"
 #include "worker/tensor.h"
 
@@ -63,6 +64,14 @@ class Transport {
 
   /// HOST:PORT on which this stage receives; known from construction on.
   virtual std::string address() const = 0;
+
+  /// Once, before Connect: imitates these ways out (Assignment.links), with the resources' state in a file
+  /// that the workers of a machine share. A worker learns them after it has told the broker its address.
+  /// Without: full speed.
+  virtual absl::Status EmulateLinks(const std::vector<wire::v1::EmulatedLink>& /*links*/,
+                                    const std::string& /*link_state_file*/) {
+    return absl::UnimplementedError("this transport emulates no links");
+  }
 
   /// Dials the peers (stage -> address) that this stage sends to; returns when all streams said Hello, or
   /// with the error of the one that did not within the deadline.
