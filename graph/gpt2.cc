@@ -128,7 +128,8 @@ class Gpt2 {
   v1::ValueRef ExplicitAttention(const std::string& name, const v1::ValueRef& query, const v1::ValueRef& key,
                                  const v1::ValueRef& value) {
     const int64_t context = sizes_.context;
-    const double scale = 1 / std::sqrt(static_cast<double>(sizes_.width / sizes_.heads));
+    const int64_t head_width = sizes_.width / sizes_.heads;
+    const double scale = 1 / std::sqrt(static_cast<double>(head_width));
     const v1::ValueRef turned =
         graph_.Add(name + ".key.turn", "aten.transpose.int", {Read(key), Int(-1), Int(-2)});
     const v1::ValueRef products = graph_.Add(name + ".scores", "aten.matmul", {Read(query), Read(turned)});
