@@ -232,7 +232,7 @@ TEST(Schema, RefusesOtherText) {
 }
 
 TEST(ViewShape, InfersOneSize) {
-  const auto inferred = [](const Shape& from, std::vector<int64_t> sizes) {
+  const auto inferred = [](const Shape& from, const std::vector<int64_t>& sizes) {
     std::vector<v1::AffineInt> affine;
     for (const int64_t size : sizes) affine.emplace_back().set_value(size);
     return ViewShape(from, affine);
