@@ -76,6 +76,24 @@ struct UpdateResult {
   bool finite = true;                ///< false: a gradient was not finite and nothing was updated
 };
 
+/// CPU seconds of the compute thread for one execution of the operators with this graph::OperatorSignature.
+/// Backward contains the summing of cotangents and the accumulation of parameter gradients.
+struct OperatorMeasurement {
+  std::string signature;
+  double forward = 0;
+  double backward = 0;
+};
+
+/// What `profile` reports of one thread of a machine; scheduler/profile.h has the JSON.
+struct MachineMeasurement {
+  double flops = 0;            ///< FLOP/s of a large fp32 matrix product
+  std::vector<double> lambda;  ///< share of `flops` by graph::OperatorClass, (0, 1]
+  double memory_bytes_per_second = 0;
+  double operator_seconds = 0;  ///< fixed cost of one operator, each direction
+  double update_seconds_per_parameter = 0;
+  std::vector<OperatorMeasurement> operators;  ///< by signature, ascending
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -117,13 +135,30 @@ class Engine {
   virtual absl::StatusOr<std::vector<NamedTensor>> ReadOptimizerState() const = 0;
   virtual absl::Status WriteOptimizerState(const std::vector<NamedTensor>& state) = 0;
 
-  virtual int64_t PeakMemoryBytes() const = 0;  ///< of the counting allocator, since Load
+  virtual int64_t PeakMemoryBytes() const = 0;       ///< of the counting allocator, since Load
+  virtual int64_t MemoryBytes() const { return 0; }  ///< held now
+
+  /// The gradient that Update would take for a variable, for tests and diagnostics: a copy; absent: none
+  /// reached it.
+  virtual absl::StatusOr<std::optional<Tensor>> ReadGradient(const std::string& /*name*/) const {
+    return absl::UnimplementedError(Name() + ": gradients cannot be read");
+  }
+
+  /// Measures this machine with one thread, operators in the way Forward and Backward run them. Of an engine
+  /// that has not been loaded.
+  virtual absl::StatusOr<MachineMeasurement> Measure(const graph::v1::Graph& /*graph*/, int64_t /*samples*/) {
+    return absl::UnimplementedError(Name() + ": nothing to measure");
+  }
 };
 
 /// Symbol that an engine library exports: `extern "C" fusion::worker::Engine* fusion_create_engine()`.
 inline constexpr char kCreateEngineSymbol[] = "fusion_create_engine";
 
-/// Loads build/lib/libfusion_engine_NAME.so (beside the program: ../lib). NOT_FOUND with the paths tried.
+/// Environment variable with the folder of engine libraries, instead of those beside the program.
+inline constexpr char kEnginePathVariable[] = "FUSION_ENGINE_PATH";
+
+/// Loads libfusion_engine_NAME.so from ../lib beside the program, or from its own folder, or from
+/// FUSION_ENGINE_PATH. NOT_FOUND with the paths tried.
 absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(const std::string& name);
 
 }  // namespace fusion::worker
