@@ -8,6 +8,6 @@ add_library(fusion_torch INTERFACE)
 target_include_directories(fusion_torch SYSTEM INTERFACE
   ${FUSION_TORCH_DIR}/include ${FUSION_TORCH_DIR}/include/torch/csrc/api/include)
 target_link_libraries(fusion_torch INTERFACE
-  ${FUSION_TORCH_DIR}/lib/libtorch.so ${FUSION_TORCH_DIR}/lib/libtorch_cpu.so ${FUSION_TORCH_DIR}/lib/libc10.so)
+  ${FUSION_TORCH_DIR}/lib/libtorch_cpu.so ${FUSION_TORCH_DIR}/lib/libc10.so)
 target_link_options(fusion_torch INTERFACE
   -Wl,--allow-shlib-undefined -Wl,--disable-new-dtags -Wl,-rpath,${FUSION_TORCH_DIR}/lib)

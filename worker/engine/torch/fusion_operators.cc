@@ -1,25 +1,34 @@
 // Operators of our own, known to the dispatcher like any other.
 //
-//   fusion::dropout_mask(int[] size, float p, int key, bool training) -> Tensor
+//   fusion::dropout_mask(int[] shape, float p, int key, bool training) -> Tensor
 //     float32. Element i is 0 where Uniform(Bits(key, i)) < p, else 1 / (1 - p) (engine/random.h); all ones
 //     unless training. Dropout is a multiplication by it.
+//   fusion::codec(Tensor value, str codec) -> Tensor
+//     What arrives when it is sent with a codec: decode(encode(value)), columns = the last dimension. Its
+//     gradient is what arrives of the gradient, with the value's mask where the codec reuses it.
 
 #include <ATen/Functions.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include "codec/codec.h"
 #include "worker/engine/random.h"
 
 namespace fusion::worker::engine {
 namespace {
 
-at::Tensor DropoutMask(at::IntArrayRef size, double p, int64_t key, bool training) {
+at::Tensor DropoutMask(at::IntArrayRef shape, double p, int64_t key, bool training) {
   TORCH_CHECK(p >= 0 && p < 1, "the probability of dropping must be in [0, 1), it is ", p);
   if (!training || p == 0) {
-    return at::ones(size, at::TensorOptions().dtype(at::kFloat));
+    return at::ones(shape, at::TensorOptions().dtype(at::kFloat));
   }
-  at::Tensor mask = at::empty(size, at::TensorOptions().dtype(at::kFloat));
+  at::Tensor mask = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
   auto* data = mask.mutable_data_ptr<float>();
   const int64_t count = mask.numel();
   const auto kept = static_cast<float>(1 / (1 - p));
@@ -29,13 +38,90 @@ at::Tensor DropoutMask(at::IntArrayRef size, double p, int64_t key, bool trainin
   return mask;
 }
 
+void Check(const absl::Status& status, const std::string& name) {
+  TORCH_CHECK(status.ok(), "codec ", name, ": ", std::string(status.message()));
+}
+
+codec::Codec Parse(const std::string& name) {
+  const absl::StatusOr<codec::Codec> parsed = codec::ParseCodec(name);
+  Check(parsed.status(), name);
+  TORCH_CHECK(!parsed->error_feedback, "codec ", name,
+              ": error feedback belongs to an edge; an operator has no state");
+  return *parsed;
+}
+
+codec::Layout LayoutOf(const at::Tensor& tensor) {
+  const int64_t columns = tensor.dim() == 0 ? 1 : std::max<int64_t>(tensor.size(-1), 1);
+  return {.rows = tensor.numel() / columns, .columns = columns};
+}
+
+absl::Span<const float> Values(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<float>(), static_cast<size_t>(tensor.numel())};
+}
+
+absl::Span<float> MutableValues(at::Tensor& tensor) {
+  return {tensor.mutable_data_ptr<float>(), static_cast<size_t>(tensor.numel())};
+}
+
+class CodecFunction : public torch::autograd::Function<CodecFunction> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& given,
+                            const std::string& name) {
+    TORCH_CHECK(given.scalar_type() == at::kFloat, "codec ", name, ": the value must be float32, it is ",
+                given.scalar_type());
+    const codec::Codec codec = Parse(name);
+    const at::Tensor value = given.contiguous();
+    const codec::Layout layout = LayoutOf(value);
+    std::vector<std::byte> message(static_cast<size_t>(codec::ValueBytes(codec, layout)));
+    codec::Mask mask;
+    Check(codec::EncodeValue(codec, layout, Values(value), absl::MakeSpan(message), &mask), name);
+    at::Tensor arrived = at::empty_like(value);
+    codec::Mask received;
+    Check(codec::DecodeValue(codec, layout, message, MutableValues(arrived), &received), name);
+    context->saved_data["name"] = name;
+    context->saved_data["kept"] = mask.kept_per_row;
+    at::Tensor columns =
+        at::empty({static_cast<int64_t>(mask.columns.size())}, at::TensorOptions().dtype(at::kInt));
+    std::copy(mask.columns.begin(), mask.columns.end(), columns.mutable_data_ptr<int32_t>());
+    context->saved_data["columns"] = columns;
+    return arrived;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const std::string name = context->saved_data["name"].toStringRef();
+    const codec::Codec codec = Parse(name);
+    const at::Tensor columns = context->saved_data["columns"].toTensor();
+    codec::Mask mask;
+    mask.kept_per_row = context->saved_data["kept"].toInt();
+    const auto* first = columns.const_data_ptr<int32_t>();
+    mask.columns.assign(first, first + columns.numel());
+    const at::Tensor gradient = gradients[0].contiguous();
+    const codec::Layout layout = LayoutOf(gradient);
+    std::vector<std::byte> message(static_cast<size_t>(codec::GradientBytes(codec, layout)));
+    Check(codec::EncodeGradient(codec, layout, Values(gradient), mask, absl::MakeSpan(message)), name);
+    at::Tensor arrived = at::empty_like(gradient);
+    Check(codec::DecodeGradient(codec, layout, message, mask, MutableValues(arrived)), name);
+    return {arrived, at::Tensor()};
+  }
+};
+
+at::Tensor ThroughCodec(const at::Tensor& value, std::string_view codec) {
+  return CodecFunction::apply(value, std::string(codec));
+}
+
 }  // namespace
 }  // namespace fusion::worker::engine
 
 TORCH_LIBRARY(fusion, library) {
-  library.def("dropout_mask(int[] size, float p, int key, bool training) -> Tensor");
+  library.def("dropout_mask(int[] shape, float p, int key, bool training) -> Tensor");
+  library.def("codec(Tensor value, str codec) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(fusion, CompositeExplicitAutograd, library) {
   library.impl("dropout_mask", &fusion::worker::engine::DropoutMask);
+}
+
+TORCH_LIBRARY_IMPL(fusion, CompositeImplicitAutograd, library) {
+  library.impl("codec", &fusion::worker::engine::ThroughCodec);
 }

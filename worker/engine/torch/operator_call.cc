@@ -176,7 +176,9 @@ absl::StatusOr<OperatorCall> OperatorCall::Bind(const graph::v1::Operator& op) {
 
   OperatorCall call(*handle);
   for (size_t i = 0; i < wanted.size(); ++i) {
-    if (given[i] == nullptr) {
+    const bool none_as_default =
+        given[i] != nullptr && given[i]->has_none() && wanted[i].default_value().has_value();
+    if (given[i] == nullptr || none_as_default) {
       if (!wanted[i].default_value().has_value()) {
         return absl::InvalidArgumentError(
             absl::StrCat(what, ": argument '", wanted[i].name(), "' is missing: ", c10::toString(schema)));

@@ -1,0 +1,248 @@
+// Any cut gives the numbers of the uncut run, bit for bit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "graph/builder.h"
+#include "graph/families.h"
+#include "graph/slicing.h"
+#include "worker/engine/engine_test_support.h"
+#include "worker/engine/model_fixtures_for_test.h"
+#include "worker/engine/random.h"
+
+namespace fusion::worker {
+namespace {
+
+constexpr int kSteps = 20;
+constexpr int kCuts = 50;
+
+v1alpha1::Training AdamTraining() {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::AdamW);
+  training.mutable_optimizer()->set_learning_rate(5e-3);
+  training.mutable_optimizer()->set_weight_decay(0.1);
+  v1alpha1::ParameterGroup* group = training.add_parameter_groups();
+  group->set_match("*.bias");
+  group->mutable_optimizer()->set_weight_decay(0);
+  return training;
+}
+
+struct Trajectory {
+  std::vector<double> losses;
+  std::vector<std::map<std::string, Tensor>> gradients;
+  std::map<std::string, Tensor> variables;
+  double validation_loss = 0;
+};
+
+absl::StatusOr<Trajectory> Train(const v1alpha1::Model& model,
+                                 const std::vector<graph::v1::StageProgram>& programs) {
+  EngineOptions options;
+  options.seed = 3;
+  options.training = AdamTraining();
+  auto run = InProcessRun::Create(programs, options);
+  if (!run.ok()) {
+    return run.status();
+  }
+  Trajectory trajectory;
+  for (int step = 1; step <= kSteps; ++step) {
+    const std::vector<MicroBatch> batches = BatchesFor(model, step);
+    const absl::StatusOr<double> loss = (*run)->ForwardBackward(step, batches);
+    if (!loss.ok()) {
+      return loss.status();
+    }
+    trajectory.losses.push_back(*loss);
+    absl::StatusOr<std::map<std::string, Tensor>> gradients = (*run)->Gradients();
+    if (!gradients.ok()) {
+      return gradients.status();
+    }
+    trajectory.gradients.push_back(*std::move(gradients));
+    if (const absl::StatusOr<double> norm = (*run)->Update(step); !norm.ok()) {
+      return norm.status();
+    }
+  }
+  const absl::StatusOr<double> validation =
+      (*run)->Evaluate(kSteps, /*micro_batch=*/3, BatchesFor(model, kSteps + 1).front());
+  if (!validation.ok()) {
+    return validation.status();
+  }
+  trajectory.validation_loss = *validation;
+  absl::StatusOr<std::map<std::string, Tensor>> variables = (*run)->Variables();
+  if (!variables.ok()) {
+    return variables.status();
+  }
+  trajectory.variables = *std::move(variables);
+  return trajectory;
+}
+
+class Dice {
+ public:
+  explicit Dice(uint64_t key) : key_(key) {}
+  /// Uniform in [low, high).
+  int Roll(int low, int high) {
+    return low + static_cast<int>(engine::Uniform(engine::Bits(key_, count_++)) * (high - low));
+  }
+
+ private:
+  uint64_t key_;
+  uint64_t count_ = 0;
+};
+
+// A random cut into 1 to 6 stages. Operators get levels that do not fall along any edge, a level is a
+// sub-DAG, and a stage runs its levels in ascending order: so the quotient graph is acyclic, and every such
+// cut can come up.
+graph::Placement RandomPlacement(const graph::v1::Graph& graph, Dice& dice) {
+  const int stages = dice.Roll(1, 7);
+  const int levels = stages + dice.Roll(0, 7);
+  std::vector<int> stage_of;
+  for (int level = 0; level < levels; ++level) {  // each stage has a level
+    stage_of.insert(stage_of.begin() + dice.Roll(0, level + 1),
+                    level < stages ? level : dice.Roll(0, stages));
+  }
+  if (dice.Roll(0, 2) == 0) {  // input and loss on one compnode
+    stage_of.back() = stage_of.front();
+  }
+  std::map<std::string, int> level_of;
+  std::map<int, std::vector<std::string>> operators_of;
+  for (const graph::v1::Operator& op : graph.operators()) {
+    if (op.kind() == graph::v1::Operator::VARIABLE) {
+      continue;
+    }
+    int level = 0;
+    for (const graph::v1::Argument& argument : op.args()) {
+      if (argument.has_value() && level_of.contains(argument.value().operator_())) {
+        level = std::max(level, level_of[argument.value().operator_()]);
+      }
+    }
+    if (op.name() == "loss") {
+      level = levels - 1;
+    } else if (op.kind() != graph::v1::Operator::PLACEHOLDER &&
+               dice.Roll(0, graph.operators_size()) < 2 * levels) {
+      level = std::min(levels - 1, level + dice.Roll(1, 3));
+    }
+    level_of[op.name()] = level;
+    operators_of[level].push_back(op.name());
+  }
+  graph::Placement placement(static_cast<size_t>(stages));
+  for (const auto& [level, operators] : operators_of) {
+    placement[static_cast<size_t>(stage_of[static_cast<size_t>(level)])].sub_dags.push_back(
+        {.operators = operators, .depth = 1});
+  }
+  std::erase_if(placement, [](const graph::StagePlacement& stage) { return stage.sub_dags.empty(); });
+  return placement;
+}
+
+// What kinds of cut a test has seen.
+struct Coverage {
+  std::set<size_t> stages;
+  int stages_with_several_sub_dags = 0;
+  int edges_over_several_sub_dags = 0;
+  int cotangents_per_consumer = 0;
+  int borrowed = 0;
+
+  void Count(const std::vector<graph::v1::StageProgram>& programs) {
+    stages.insert(programs.size());
+    for (const graph::v1::StageProgram& program : programs) {
+      stages_with_several_sub_dags += program.sub_dags_size() > 1 ? 1 : 0;
+      borrowed += program.borrowed_size();
+      for (const graph::v1::Edge& edge : program.incoming()) {
+        edges_over_several_sub_dags += edge.to_sub_dags_size() > 1 ? 1 : 0;
+        cotangents_per_consumer += edge.cotangent_per_consumer() ? 1 : 0;
+      }
+    }
+  }
+};
+
+Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& graph) {
+  Coverage coverage;
+  const absl::StatusOr<Trajectory> uncut = Train(data, {WholeProgram(graph)});
+  EXPECT_TRUE(uncut.ok()) << uncut.status();
+  if (!uncut.ok()) {
+    return coverage;
+  }
+  EXPECT_LT(uncut->losses.back(), uncut->losses.front()) << "nothing was learned";
+  for (int cut = 0; cut < kCuts && !testing::Test::HasFailure(); ++cut) {
+    SCOPED_TRACE(absl::StrCat("cut ", cut));
+    Dice dice(engine::Combine(20261130, static_cast<uint64_t>(cut)));
+    const auto programs = graph::Slice(graph, RandomPlacement(graph, dice));
+    EXPECT_TRUE(programs.ok()) << programs.status();
+    if (!programs.ok()) {
+      break;
+    }
+    coverage.Count(*programs);
+    const absl::StatusOr<Trajectory> run = Train(data, *programs);
+    EXPECT_TRUE(run.ok()) << run.status();
+    if (!run.ok()) {
+      break;
+    }
+    EXPECT_EQ(run->losses, uncut->losses);
+    EXPECT_EQ(run->validation_loss, uncut->validation_loss);
+    for (size_t step = 0; step < kSteps; ++step) {
+      EXPECT_EQ(run->gradients[step].size(), uncut->gradients[step].size());
+      for (const auto& [name, gradient] : run->gradients[step]) {
+        EXPECT_TRUE(BitEqual(gradient, uncut->gradients[step].at(name))) << name << ", step " << step + 1;
+      }
+    }
+    EXPECT_EQ(run->variables.size(), uncut->variables.size());
+    for (const auto& [name, value] : run->variables) {
+      EXPECT_TRUE(BitEqual(value, uncut->variables.at(name))) << name;
+    }
+  }
+  EXPECT_GE(coverage.stages.size(), 5U);
+  EXPECT_TRUE(coverage.stages.contains(1));
+  EXPECT_GT(coverage.stages_with_several_sub_dags, kCuts);
+  return coverage;
+}
+
+TEST(EngineCutTest, MlpIsBitEqual) {
+  const v1alpha1::Model model = SmallMlp(v1alpha1::Loss::MeanSquaredError);
+  CheckRandomCuts(model, *graph::BuildModel(model));
+}
+
+TEST(EngineCutTest, TiedGpt2WithDropoutIsBitEqual) {
+  const v1alpha1::Model model = SmallGpt2(0.1);
+  const Coverage coverage = CheckRandomCuts(model, *graph::BuildModel(model));
+  EXPECT_GT(coverage.edges_over_several_sub_dags, 0);
+  EXPECT_GT(coverage.borrowed, 10);
+}
+
+// Values with up to seven readers and a weight with three, where the order of sums shows.
+graph::v1::Graph FanOutGraph(const v1alpha1::ModelConfig& sizes) {
+  using graph::Read;
+  const int64_t width = 6;
+  graph::GraphBuilder builder("fan-out");
+  const auto input = builder.Placeholder("input", graph::v1::FLOAT32, {graph::Batch(), sizes.inputs()});
+  const auto first = builder.Variable("first", {width, sizes.inputs()}, graph::Normal(0.7));
+  const auto shared = builder.Variable("shared", {width, width}, graph::Normal(0.7));
+  const auto last = builder.Variable("last", {sizes.outputs(), width}, graph::Normal(0.7));
+  const auto root = builder.Add("root", "aten.linear", {Read(input), Read(first)});
+  auto sum = builder.Add("start", "aten.tanh", {Read(root)});
+  const auto hub = sum;
+  for (int i = 0; i < 5; ++i) {
+    const auto name = [i](absl::string_view part) { return absl::StrCat(part, ".", i); };
+    const auto mixed =
+        builder.Add(name("mixed"), "aten.mul.Tensor", {Read(hub), Read(i % 2 == 0 ? sum : root)});
+    const auto turned =
+        i < 3 ? builder.Add(name("turned"), "aten.linear", {Read(mixed), Read(shared)}) : mixed;
+    const auto active = builder.Add(name("active"), "aten.tanh", {Read(turned)});
+    sum = builder.Add(name("sum"), "aten.add.Tensor", {Read(active), Read(i == 2 ? root : sum)});
+  }
+  const auto output = builder.Add("output", "aten.linear", {Read(sum), Read(last)});
+  const auto label = builder.Placeholder("label", graph::v1::FLOAT32, {graph::Batch(), sizes.outputs()});
+  return *builder.Finish(builder.Add("loss", "aten.mse_loss", {Read(output), Read(label)}));
+}
+
+TEST(EngineCutTest, ValuesAndVariablesWithManyReadersAreBitEqual) {
+  const v1alpha1::Model data = SmallMlp(v1alpha1::Loss::MeanSquaredError);
+  const Coverage coverage = CheckRandomCuts(data, FanOutGraph(data.config()));
+  EXPECT_GT(coverage.cotangents_per_consumer, 20);
+  EXPECT_GT(coverage.edges_over_several_sub_dags, 10);
+  EXPECT_GT(coverage.borrowed, 20);
+}
+
+}  // namespace
+}  // namespace fusion::worker

@@ -1,0 +1,171 @@
+// The uncut engine against an independent whole-model oracle, by the rule of docs/numerics: bit-equal where
+// kernels and order are the same; a tied parameter within 1e-5, because autograd adds its uses within a
+// micro-batch and the engine after the step.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "graph/families.h"
+#include "worker/engine/engine_test_support.h"
+#include "worker/engine/model_fixtures_for_test.h"
+#include "worker/engine/oracle.h"
+
+namespace fusion::worker {
+namespace {
+
+constexpr int kSteps = 20;
+
+double Norm(const Tensor& tensor) {
+  double sum = 0;
+  for (const float x : tensor.floats()) {
+    sum += static_cast<double>(x) * x;
+  }
+  return std::sqrt(sum);
+}
+
+double Distance(const Tensor& a, const Tensor& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.floats().size(); ++i) {
+    const double difference = static_cast<double>(a.floats()[i]) - b.floats()[i];
+    sum += difference * difference;
+  }
+  return std::sqrt(sum);
+}
+
+double NormOfAll(const std::map<std::string, Tensor>& tensors) {
+  double sum = 0;
+  for (const auto& [name, tensor] : tensors) {
+    sum += Norm(tensor) * Norm(tensor);
+  }
+  return std::sqrt(sum);
+}
+
+struct Comparison {
+  v1alpha1::Model model;
+  v1alpha1::Training training;
+  bool decay_biases = true;
+  bool bit_equal = true;
+};
+
+void CompareWithOracle(const Comparison& comparison) {
+  const absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(comparison.model);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EngineOptions options;
+  options.seed = 7;
+  options.training = comparison.training;
+  auto run = InProcessRun::Create({WholeProgram(*graph)}, options);
+  ASSERT_TRUE(run.ok()) << run.status();
+  const auto oracle = MakeOracle({.model = comparison.model,
+                                  .optimizer = comparison.training.optimizer(),
+                                  .decay_biases = comparison.decay_biases,
+                                  .seed = options.seed});
+  const std::map<std::string, Tensor> initial = *(*run)->Variables();
+  ASSERT_EQ(initial.size(), oracle->Parameters().size());
+  for (const auto& [name, value] : initial) {
+    oracle->SetParameter(name, value);
+  }
+
+  double first_loss = 0;
+  double last_loss = 0;
+  for (int step = 1; step <= kSteps; ++step) {
+    const std::vector<MicroBatch> batches = BatchesFor(comparison.model, step);
+    std::vector<OracleBatch> oracle_batches;
+    for (const MicroBatch& batch : batches) {
+      oracle_batches.push_back(
+          {.input = batch.feeds.at("input"), .label = batch.feeds.at("label"), .weight = batch.weight});
+    }
+    if (!comparison.bit_equal) {  // each step is judged from the oracle's parameters
+      const std::map<std::string, Tensor> parameters = oracle->Parameters();
+      for (const VariableInfo& variable : (*run)->engine(0).Variables()) {
+        ASSERT_TRUE((*run)->engine(0).WriteVariable(variable.name, parameters.at(variable.tensor_name)).ok());
+      }
+    }
+    const absl::StatusOr<double> loss = (*run)->ForwardBackward(step, batches);
+    ASSERT_TRUE(loss.ok()) << loss.status();
+    const double expected = oracle->ForwardBackward(step, oracle_batches);
+    first_loss = step == 1 ? *loss : first_loss;
+    last_loss = *loss;
+
+    const std::map<std::string, Tensor> gradients = *(*run)->Gradients();
+    const std::map<std::string, Tensor> expected_gradients = oracle->Gradients();
+    ASSERT_EQ(gradients.size(), expected_gradients.size());
+    if (comparison.bit_equal) {
+      ASSERT_EQ(*loss, expected) << "step " << step;
+      for (const auto& [name, gradient] : gradients) {
+        ASSERT_TRUE(BitEqual(gradient, expected_gradients.at(name)))
+            << "gradient of " << name << ", step " << step;
+      }
+    } else {
+      ASSERT_NEAR(*loss, expected, 1e-5 * std::abs(expected)) << "step " << step;
+      const double all = NormOfAll(expected_gradients);
+      for (const auto& [name, gradient] : gradients) {
+        const Tensor& wanted = expected_gradients.at(name);
+        ASSERT_LE(Distance(gradient, wanted), 1e-5 * Norm(wanted) + 1e-7 * all)
+            << "gradient of " << name << ", step " << step;
+      }
+    }
+    ASSERT_TRUE((*run)->Update(step).ok());
+    oracle->Update();
+    if (comparison.bit_equal) {
+      const std::map<std::string, Tensor> wanted = oracle->Parameters();
+      const std::map<std::string, Tensor> values = *(*run)->Variables();
+      for (const auto& [name, value] : values) {
+        ASSERT_TRUE(BitEqual(value, wanted.at(name))) << name << " after step " << step;
+      }
+    }
+  }
+  EXPECT_LT(last_loss, first_loss) << "nothing was learned";
+}
+
+TEST(EngineOracleTest, MlpRegressionWithSgdMomentum) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::SGD);
+  training.mutable_optimizer()->set_learning_rate(0.05);
+  training.mutable_optimizer()->set_momentum(0.9);
+  training.mutable_optimizer()->set_nesterov(true);
+  training.mutable_optimizer()->set_weight_decay(1e-3);
+  CompareWithOracle({.model = SmallMlp(v1alpha1::Loss::MeanSquaredError), .training = training});
+}
+
+TEST(EngineOracleTest, MlpClassificationWithAdam) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::Adam);
+  training.mutable_optimizer()->set_learning_rate(0.01);
+  training.mutable_optimizer()->set_weight_decay(1e-3);
+  CompareWithOracle({.model = SmallMlp(v1alpha1::Loss::CrossEntropy), .training = training});
+}
+
+TEST(EngineOracleTest, ParameterGroupsOverrideTheOptimizer) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::AdamW);
+  training.mutable_optimizer()->set_learning_rate(0.01);
+  training.mutable_optimizer()->set_weight_decay(0.3);
+  v1alpha1::ParameterGroup* group = training.add_parameter_groups();
+  group->set_match("nothing.*|*.bias");
+  group->mutable_optimizer()->set_weight_decay(0);
+  v1alpha1::ParameterGroup* shadowed = training.add_parameter_groups();
+  shadowed->set_match("*.bias");
+  shadowed->mutable_optimizer()->set_weight_decay(0.9);
+  CompareWithOracle(
+      {.model = SmallMlp(v1alpha1::Loss::MeanSquaredError), .training = training, .decay_biases = false});
+}
+
+TEST(EngineOracleTest, Gpt2TiedWithDropout) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::AdamW);
+  training.mutable_optimizer()->set_learning_rate(3e-3);
+  training.mutable_optimizer()->set_weight_decay(0.1);
+  CompareWithOracle({.model = SmallGpt2(0.1), .training = training, .bit_equal = false});
+}
+
+TEST(EngineOracleTest, Gpt2TiedWithFusedAttention) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::SGD);
+  training.mutable_optimizer()->set_learning_rate(0.3);
+  CompareWithOracle({.model = SmallGpt2(0), .training = training, .bit_equal = false});
+}
+
+}  // namespace
+}  // namespace fusion::worker

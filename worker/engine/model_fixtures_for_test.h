@@ -1,0 +1,21 @@
+// Small models and seeded data for them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fusion/v1alpha1/api.pb.h"
+#include "worker/engine/engine_test_support.h"
+
+namespace fusion::worker {
+
+/// 5 inputs, hidden layers of 8 and 6 with tanh, 3 outputs.
+v1alpha1::Model SmallMlp(v1alpha1::Loss::Type loss);
+
+/// 2 layers, 2 heads, width 16, context 8, vocabulary 13.
+v1alpha1::Model SmallGpt2(double dropout);
+
+/// Three micro-batches of unequal size (weighted by it), the same for the same step.
+std::vector<MicroBatch> BatchesFor(const v1alpha1::Model& model, int64_t step);
+
+}  // namespace fusion::worker

@@ -1,0 +1,327 @@
+#include "worker/engine/oracle.h"
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace fusion::worker {
+namespace {
+
+at::Tensor ToTorch(const Tensor& tensor) {
+  const at::ScalarType type = tensor.dtype == graph::v1::INT64 ? at::kLong : at::kFloat;
+  return at::from_blob(tensor.data.get(), tensor.shape, at::TensorOptions().dtype(type)).clone();
+}
+
+Tensor FromTorch(const at::Tensor& tensor) {
+  const at::Tensor source = tensor.detach().contiguous();
+  Tensor result = AllocateTensor(graph::v1::FLOAT32, source.sizes().vec());
+  std::memcpy(result.data.get(), source.const_data_ptr(), static_cast<size_t>(result.bytes()));
+  return result;
+}
+
+// The mask of engine/random.h, from its text.
+uint64_t Finalize(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;
+
+uint64_t Mixed(uint64_t key, uint64_t number) { return Finalize(key ^ Finalize(number + kGolden)); }
+
+struct DropoutKey {
+  int64_t seed = 0;
+  int64_t step = 0;
+  int64_t micro_batch = 0;
+};
+
+at::Tensor Dropout(const at::Tensor& x, double p, const DropoutKey& key, const std::string& name) {
+  if (p == 0) {
+    return x;
+  }
+  uint64_t hash = 0xCBF29CE484222325;
+  for (const char c : name + ".mask") {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3;
+  }
+  const uint64_t start = Mixed(Mixed(Mixed(static_cast<uint64_t>(key.seed), static_cast<uint64_t>(key.step)),
+                                     static_cast<uint64_t>(key.micro_batch)),
+                               hash);
+  at::Tensor mask = at::empty(x.sizes(), at::TensorOptions().dtype(at::kFloat));
+  auto* data = mask.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < mask.numel(); ++i) {
+    const uint64_t bits = Finalize(start + static_cast<uint64_t>(i + 1) * kGolden);
+    data[i] = static_cast<double>(bits >> 11) * 0x1p-53 < p ? 0.0F : static_cast<float>(1 / (1 - p));
+  }
+  return x * mask;
+}
+
+struct Model : torch::nn::Module {
+  virtual at::Tensor Loss(const at::Tensor& input, const at::Tensor& label, const DropoutKey& key) = 0;
+};
+
+struct Mlp : Model {
+  explicit Mlp(const v1alpha1::Model& model) : config(model.config()), loss(model.loss().type()) {
+    std::vector<int64_t> widths(config.hidden().begin(), config.hidden().end());
+    widths.push_back(config.outputs());
+    auto container = std::make_shared<torch::nn::Module>();
+    int64_t in = config.inputs();
+    for (size_t i = 0; i < widths.size(); ++i) {
+      layers.push_back(torch::nn::Linear(in, widths[i]));
+      container->register_module(absl::StrCat(2 * i), layers.back());
+      in = widths[i];
+    }
+    register_module("layers", container);
+  }
+
+  at::Tensor Loss(const at::Tensor& input, const at::Tensor& label, const DropoutKey& /*key*/) override {
+    at::Tensor x = input;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      x = layers[i]->forward(x);
+      if (i + 1 == layers.size()) {
+        break;
+      }
+      switch (config.activation()) {
+        case v1alpha1::ModelConfig::gelu:
+          x = at::gelu(x);
+          break;
+        case v1alpha1::ModelConfig::tanh:
+          x = at::tanh(x);
+          break;
+        default:
+          x = at::relu(x);
+      }
+    }
+    return loss == v1alpha1::Loss::CrossEntropy ? at::cross_entropy_loss(x, label) : at::mse_loss(x, label);
+  }
+
+  v1alpha1::ModelConfig config;
+  v1alpha1::Loss::Type loss;
+  std::vector<torch::nn::Linear> layers;
+};
+
+// Hugging Face's: a linear layer with its weight transposed.
+struct Conv1D : torch::nn::Module {
+  Conv1D(int64_t in, int64_t out)
+      : weight(register_parameter("weight", at::empty({in, out}))),
+        bias(register_parameter("bias", at::empty({out}))) {}
+  at::Tensor forward(const at::Tensor& x) { return at::addmm(bias, x, weight); }
+  at::Tensor weight;
+  at::Tensor bias;
+};
+
+struct Attention : torch::nn::Module {
+  explicit Attention(const v1alpha1::ModelConfig& config_)
+      : config(config_),
+        c_attn(register_module("c_attn", std::make_shared<Conv1D>(config.width(), 3 * config.width()))),
+        c_proj(register_module("c_proj", std::make_shared<Conv1D>(config.width(), config.width()))) {}
+
+  at::Tensor forward(const at::Tensor& x, const DropoutKey& key, const std::string& name) {
+    const int64_t head_width = config.width() / config.heads();
+    const auto heads = [&](const at::Tensor& part) {
+      return part.contiguous()
+          .view({-1, config.context(), config.heads(), head_width})
+          .transpose(1, 2)
+          .contiguous();
+    };
+    const std::vector<at::Tensor> parts = c_attn->forward(x).split(config.width(), 1);
+    const at::Tensor query = heads(parts[0]);
+    const at::Tensor keys = heads(parts[1]);
+    const at::Tensor values = heads(parts[2]);
+    at::Tensor mixed;
+    if (config.dropout() == 0) {
+      mixed = at::scaled_dot_product_attention(query, keys, values, std::nullopt, 0.0, true);
+    } else {
+      const at::Tensor scores = at::matmul(query, keys.transpose(-1, -2).contiguous()) *
+                                (1 / std::sqrt(static_cast<double>(head_width)));
+      const at::Tensor future = at::ones({config.context(), config.context()}, at::kBool).triu(1);
+      const at::Tensor weights =
+          at::softmax(scores.masked_fill(future, std::numeric_limits<float>::lowest()), -1);
+      mixed = at::matmul(Dropout(weights, config.dropout(), key, name + ".attn_dropout"), values);
+    }
+    const at::Tensor rows = mixed.transpose(1, 2).contiguous().view({-1, config.width()});
+    return Dropout(c_proj->forward(rows), config.dropout(), key, name + ".resid_dropout");
+  }
+
+  v1alpha1::ModelConfig config;
+  std::shared_ptr<Conv1D> c_attn;
+  std::shared_ptr<Conv1D> c_proj;
+};
+
+struct FeedForward : torch::nn::Module {
+  explicit FeedForward(int64_t width)
+      : c_fc(register_module("c_fc", std::make_shared<Conv1D>(width, 4 * width))),
+        c_proj(register_module("c_proj", std::make_shared<Conv1D>(4 * width, width))) {}
+  std::shared_ptr<Conv1D> c_fc;
+  std::shared_ptr<Conv1D> c_proj;
+};
+
+struct Block : torch::nn::Module {
+  explicit Block(const v1alpha1::ModelConfig& config_)
+      : config(config_),
+        ln_1(register_module("ln_1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.width()})))),
+        attn(register_module("attn", std::make_shared<Attention>(config))),
+        ln_2(register_module("ln_2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.width()})))),
+        mlp(register_module("mlp", std::make_shared<FeedForward>(config.width()))) {}
+
+  at::Tensor forward(const at::Tensor& x, const DropoutKey& key, const std::string& name) {
+    const at::Tensor middle = attn->forward(ln_1->forward(x), key, name + ".attn") + x;
+    const at::Tensor active = at::gelu(mlp->c_fc->forward(ln_2->forward(middle)), "tanh");
+    return middle + Dropout(mlp->c_proj->forward(active), config.dropout(), key, name + ".mlp.dropout");
+  }
+
+  v1alpha1::ModelConfig config;
+  torch::nn::LayerNorm ln_1;
+  std::shared_ptr<Attention> attn;
+  torch::nn::LayerNorm ln_2;
+  std::shared_ptr<FeedForward> mlp;
+};
+
+struct Gpt2 : Model {
+  explicit Gpt2(const v1alpha1::ModelConfig& config_)
+      : config(config_),
+        wte(config.vocabulary(), config.width()),
+        wpe(config.context(), config.width()),
+        ln_f(torch::nn::LayerNormOptions({config.width()})) {
+    auto transformer = std::make_shared<torch::nn::Module>();
+    auto h = std::make_shared<torch::nn::Module>();
+    transformer->register_module("wte", wte);
+    transformer->register_module("wpe", wpe);
+    for (int64_t i = 0; i < config.layers(); ++i) {
+      blocks.push_back(std::make_shared<Block>(config));
+      h->register_module(absl::StrCat(i), blocks.back());
+    }
+    transformer->register_module("h", h);
+    transformer->register_module("ln_f", ln_f);
+    register_module("transformer", transformer);
+  }
+
+  at::Tensor Loss(const at::Tensor& input, const at::Tensor& label, const DropoutKey& key) override {
+    const at::Tensor positions = at::arange(config.context(), at::kLong);
+    at::Tensor x = (wte->forward(input) + wpe->forward(positions)).view({-1, config.width()});
+    x = Dropout(x, config.dropout(), key, "transformer.drop");
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      x = blocks[i]->forward(x, key, absl::StrCat("transformer.h.", i));
+    }
+    return at::cross_entropy_loss(at::linear(ln_f->forward(x), wte->weight), label.view({-1}));
+  }
+
+  v1alpha1::ModelConfig config;
+  torch::nn::Embedding wte;
+  torch::nn::Embedding wpe;
+  std::vector<std::shared_ptr<Block>> blocks;
+  torch::nn::LayerNorm ln_f;
+};
+
+class ModuleOracle final : public Oracle {
+ public:
+  explicit ModuleOracle(const OracleOptions& options) : options_(options) {
+    if (options.model.family() == v1alpha1::Model::gpt2) {
+      model_ = std::make_shared<Gpt2>(options.model.config());
+    } else {
+      model_ = std::make_shared<Mlp>(options.model);
+    }
+    std::vector<at::Tensor> decayed;
+    std::vector<at::Tensor> others;
+    for (const auto& entry : model_->named_parameters()) {
+      const bool other = !options.decay_biases && absl::EndsWith(entry.key(), ".bias");
+      (other ? others : decayed).push_back(entry.value());
+    }
+    AddOptimizer(options.optimizer, decayed);
+    v1alpha1::Optimizer without = options.optimizer;
+    without.set_weight_decay(0);
+    AddOptimizer(without, others);
+  }
+
+  void SetParameter(const std::string& name, const Tensor& value) override {
+    const at::NoGradGuard no_gradients;
+    model_->named_parameters()[name].copy_(ToTorch(value));
+  }
+
+  std::map<std::string, Tensor> Parameters() const override {
+    std::map<std::string, Tensor> result;
+    for (const auto& entry : model_->named_parameters()) {
+      result[entry.key()] = FromTorch(entry.value());
+    }
+    return result;
+  }
+
+  std::map<std::string, Tensor> Gradients() const override {
+    std::map<std::string, Tensor> result;
+    for (const auto& entry : model_->named_parameters()) {
+      if (entry.value().grad().defined()) {
+        result[entry.key()] = FromTorch(entry.value().grad());
+      }
+    }
+    return result;
+  }
+
+  double ForwardBackward(int64_t step, const std::vector<OracleBatch>& batches) override {
+    model_->zero_grad();
+    double sum = 0;
+    double weights = 0;
+    for (size_t m = 0; m < batches.size(); ++m) {
+      const DropoutKey key{options_.seed, step, static_cast<int64_t>(m)};
+      const at::Tensor loss = model_->Loss(ToTorch(batches[m].input), ToTorch(batches[m].label), key);
+      (loss * batches[m].weight).backward();
+      sum += batches[m].weight * loss.item().toDouble();
+      weights += batches[m].weight;
+    }
+    return sum / weights;
+  }
+
+  void Update() override {
+    for (const auto& optimizer : optimizers_) {
+      optimizer->step();
+    }
+  }
+
+ private:
+  void AddOptimizer(const v1alpha1::Optimizer& settings, const std::vector<at::Tensor>& parameters) {
+    if (parameters.empty()) {
+      return;
+    }
+    const double rate = settings.learning_rate();
+    const double decay = settings.weight_decay();
+    switch (settings.type()) {
+      case v1alpha1::Optimizer::Adam:
+        optimizers_.push_back(std::make_unique<torch::optim::Adam>(
+            parameters, torch::optim::AdamOptions(rate).weight_decay(decay)));
+        break;
+      case v1alpha1::Optimizer::AdamW:
+        optimizers_.push_back(std::make_unique<torch::optim::AdamW>(
+            parameters, torch::optim::AdamWOptions(rate).weight_decay(decay)));
+        break;
+      default:
+        optimizers_.push_back(
+            std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(rate)
+                                                                .momentum(settings.momentum())
+                                                                .weight_decay(decay)
+                                                                .nesterov(settings.nesterov())));
+    }
+  }
+
+  OracleOptions options_;
+  std::shared_ptr<Model> model_;
+  std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Oracle> MakeOracle(const OracleOptions& options) {
+  return std::make_unique<ModuleOracle>(options);
+}
+
+}  // namespace fusion::worker

@@ -1,0 +1,46 @@
+// Whole models as torch::nn modules with torch::optim, differentiated by LibTorch as one graph: what the
+// engine's results are held against. Written apart from graph/ and engine/; shares only the tensor names and
+// the documented formula of the dropout mask.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fusion/v1alpha1/api.pb.h"
+#include "worker/tensor.h"
+
+namespace fusion::worker {
+
+struct OracleOptions {
+  v1alpha1::Model model;  ///< family mlp or gpt2
+  v1alpha1::Optimizer optimizer;
+  bool decay_biases = true;  ///< false: weight decay 0 for tensors named *.bias
+  int64_t seed = 0;          ///< of the dropout masks
+};
+
+struct OracleBatch {
+  Tensor input;
+  Tensor label;
+  double weight = 1;
+};
+
+class Oracle {
+ public:
+  virtual ~Oracle() = default;
+
+  /// By the names of checkpoints.
+  virtual void SetParameter(const std::string& name, const Tensor& value) = 0;
+  virtual std::map<std::string, Tensor> Parameters() const = 0;
+  virtual std::map<std::string, Tensor> Gradients() const = 0;
+
+  /// Clears the gradients, then adds each micro-batch's; the weighted loss.
+  virtual double ForwardBackward(int64_t step, const std::vector<OracleBatch>& batches) = 0;
+  virtual void Update() = 0;
+};
+
+std::unique_ptr<Oracle> MakeOracle(const OracleOptions& options);
+
+}  // namespace fusion::worker
