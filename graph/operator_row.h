@@ -39,15 +39,24 @@ class Execution {
   const NeedsGradient& needs_gradient_;
 };
 
+/// What an operator's gradient formula keeps of the values around it.
+struct SavedValues {
+  std::vector<absl::string_view> arguments = {};
+  bool outputs = false;
+};
+
 struct OperatorRow {
   const char* schema;   ///< ATen's text, see ParseSchema; our own operators begin with fusion::
   const char* summary;  ///< one phrase for docs/operators.md
   OperatorClass kind = OperatorClass::kElementwise;
   bool differentiable = true;  ///< false: no gradient passes, whatever it reads
+  bool aliases = false;        ///< its output is its input's memory
   /// Specs of the outputs; INVALID_ARGUMENT says which argument does not fit.
   absl::StatusOr<std::vector<v1::TensorSpec>> (*shapes)(const Call&) = nullptr;
   /// Fills all but `kind`.
   OperatorCost (*cost)(const Execution&) = nullptr;
+  /// Null: nothing.
+  SavedValues (*saves)(const Execution&) = nullptr;
 };
 
 absl::Span<const OperatorRow> MatmulRows();

@@ -31,6 +31,11 @@ struct OperatorCost {
 /// Cost of `graph.operators(index)` for `samples` samples: from the registry, else from the declared flops.
 absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t samples);
 
+/// By operator: bytes of its outputs that stay until the micro-batch's backward pass, because it, or a reader
+/// anywhere, saves them for its gradient (an operator outside the registry: whatever it reads). Other outputs
+/// are freed after their last read. 0 for variables.
+std::vector<double> KeptOutputBytes(const v1::Graph& graph, int64_t samples);
+
 /// Bytes of a value for `samples` samples.
 int64_t BytesOf(const v1::TensorSpec& spec, int64_t samples);
 std::vector<int64_t> ShapeOf(const v1::TensorSpec& spec, int64_t samples);

@@ -155,6 +155,33 @@ TEST(CostOf, SavedBytesAreThoseBeyondInputsAndOutputs) {
   EXPECT_DOUBLE_EQ(Cost(graph, "transformer.h.0.attn.merge.view", 3).output_bytes, 0) << "a view";
 }
 
+TEST(KeptOutputBytes, CountsWhatGradientFormulasSave) {
+  const v1::Graph graph = Gpt2(0.1);
+  const std::vector<double> kept = KeptOutputBytes(graph, 3);
+  const auto of = [&](const std::string& name) { return kept[PositionOf(graph, name)]; };
+  const double row = 3 * 16 * 32 * 4;         // [batch x context, width]
+  const double scores = 3 * 4 * 16 * 16 * 4;  // [batch, heads, context, context]
+  EXPECT_EQ(of("input"), 3 * 16 * 8) << "the embedding's gradient needs the ids";
+  EXPECT_EQ(of("transformer.wpe.add"), 0) << "a product with a mask saves the mask";
+  EXPECT_EQ(of("transformer.drop.mask"), row);
+  EXPECT_EQ(of("transformer.drop"), row) << "layer_norm's input";
+  EXPECT_EQ(of("transformer.h.0.ln_1"), row) << "addmm's input";
+  EXPECT_EQ(of("transformer.h.0.attn.c_attn"), 0) << "split copies";
+  EXPECT_EQ(of("transformer.h.0.attn.query"), row);
+  EXPECT_EQ(of("transformer.h.0.attn.query.view"), 0) << "a view of a part that transpose copies";
+  EXPECT_EQ(of("transformer.h.0.attn.scores"), 0);
+  EXPECT_EQ(of("transformer.h.0.attn.softmax"), scores);
+  EXPECT_EQ(of("transformer.h.0.attn.attn_dropout"), scores);
+  EXPECT_EQ(of("transformer.h.0.attn.merge"), row) << "addmm reads a view of it";
+  EXPECT_EQ(of("transformer.h.0.attn.merge.view"), 0) << "counted at its source";
+  EXPECT_EQ(of("transformer.h.0.mlp.c_fc"), 4 * row) << "gelu's input";
+  EXPECT_EQ(of("transformer.h.0.mlp.act"), 4 * row);
+  EXPECT_EQ(of("transformer.h.0.mlp.c_proj"), 0);
+  EXPECT_EQ(of("lm_head"), 0) << "the loss saves log-probabilities instead";
+  EXPECT_EQ(of("label"), 3 * 16 * 8);
+  EXPECT_EQ(of("transformer.wte.weight"), 0);
+}
+
 TEST(CostOf, DeclaredCostOutsideTheRegistry) {
   v1::Graph graph = Gpt2();
   const int position = PositionOf(graph, "transformer.h.0.mlp.act");

@@ -74,19 +74,28 @@ Specs CodecShapes(const Call& call) {
   return std::vector<v1::TensorSpec>{value};
 }
 
+SavedValues SavedInput(const Execution& e) {
+  return e.Gradient("self") ? SavedValues{.arguments = {"self"}} : SavedValues();
+}
+
+SavedValues SavedOutput(const Execution& e) { return {.outputs = e.Gradient("self")}; }
+
 constexpr OperatorRow kRows[] = {
     {.schema = "gelu(Tensor self, *, str approximate='none') -> Tensor",
      .summary = "x P(X <= x); 'tanh' is Hugging Face's gelu_new",
      .shapes = GeluShapes,
-     .cost = [](const Execution& e) { return UnaryCost(e, "self", 12, 24, true); }},
+     .cost = [](const Execution& e) { return UnaryCost(e, "self", 12, 24, true); },
+     .saves = SavedInput},
     {.schema = "relu(Tensor self) -> Tensor",
      .summary = "max(x, 0)",
      .shapes = LikeSelf,
-     .cost = [](const Execution& e) { return UnaryCost(e, "self", 1, 1, true); }},
+     .cost = [](const Execution& e) { return UnaryCost(e, "self", 1, 1, true); },
+     .saves = SavedOutput},
     {.schema = "tanh(Tensor self) -> Tensor",
      .summary = "tanh(x)",
      .shapes = LikeSelf,
-     .cost = [](const Execution& e) { return UnaryCost(e, "self", 10, 3, true); }},
+     .cost = [](const Execution& e) { return UnaryCost(e, "self", 10, 3, true); },
+     .saves = SavedOutput},
     {.schema = "add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
      .summary = "self + alpha other, broadcast",
      .shapes = BinaryShapes,
@@ -94,7 +103,14 @@ constexpr OperatorRow kRows[] = {
     {.schema = "mul.Tensor(Tensor self, Tensor other) -> Tensor",
      .summary = "self x other, broadcast",
      .shapes = BinaryShapes,
-     .cost = [](const Execution& e) { return BinaryCost(e, true); }},
+     .cost = [](const Execution& e) { return BinaryCost(e, true); },
+     .saves =
+         [](const Execution& e) {
+           SavedValues saved;
+           if (e.Gradient("other")) saved.arguments.push_back("self");
+           if (e.Gradient("self")) saved.arguments.push_back("other");
+           return saved;
+         }},
     {.schema = "mul.Scalar(Tensor self, Scalar other) -> Tensor",
      .summary = "self x a constant",
      .shapes = LikeSelf,
@@ -102,7 +118,11 @@ constexpr OperatorRow kRows[] = {
     {.schema = "masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor",
      .summary = "value where mask, else self",
      .shapes = MaskedFillShapes,
-     .cost = [](const Execution& e) { return UnaryCost(e, "self", 1, 1, false); }},
+     .cost = [](const Execution& e) { return UnaryCost(e, "self", 1, 1, false); },
+     .saves =
+         [](const Execution& e) {
+           return e.Gradient("self") ? SavedValues{.arguments = {"mask"}} : SavedValues();
+         }},
     {.schema = "fusion::codec(Tensor value, str codec) -> Tensor",
      .summary =
          "what arrives when value is sent with a codec; the gradient likewise (one-process twin of a link)",

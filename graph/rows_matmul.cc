@@ -134,6 +134,19 @@ OperatorCost AttentionCost(const Execution& e) {
   return cost;
 }
 
+/// Each operand of a product, where the other one's gradient is of use.
+SavedValues SavedFactors(const Execution& e, absl::string_view a, absl::string_view b) {
+  SavedValues saved;
+  if (e.Gradient(b)) saved.arguments.push_back(a);
+  if (e.Gradient(a)) saved.arguments.push_back(b);
+  return saved;
+}
+
+SavedValues SavedByAttention(const Execution& e) {
+  if (!e.Gradient("query") && !e.Gradient("key") && !e.Gradient("value")) return {};
+  return {.arguments = {"query", "key", "value"}, .outputs = true};
+}
+
 constexpr OperatorRow kRows[] = {
     {.schema = "linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
      .summary = "input x weight^T + bias",
@@ -142,7 +155,8 @@ constexpr OperatorRow kRows[] = {
      .cost =
          [](const Execution& e) {
            return ProductCost(e, e.Elements("input") * e.Dimension("weight", 0), "input", "weight", "bias");
-         }},
+         },
+     .saves = [](const Execution& e) { return SavedFactors(e, "input", "weight"); }},
     {.schema = "addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
      .summary = "beta self + alpha mat1 x mat2",
      .kind = OperatorClass::kMatmul,
@@ -150,7 +164,8 @@ constexpr OperatorRow kRows[] = {
      .cost =
          [](const Execution& e) {
            return ProductCost(e, e.Elements("mat1") * e.Dimension("mat2", 1), "mat1", "mat2", "self");
-         }},
+         },
+     .saves = [](const Execution& e) { return SavedFactors(e, "mat1", "mat2"); }},
     {.schema = "matmul(Tensor self, Tensor other) -> Tensor",
      .summary = "batched matrix product",
      .kind = OperatorClass::kMatmul,
@@ -158,14 +173,16 @@ constexpr OperatorRow kRows[] = {
      .cost =
          [](const Execution& e) {
            return ProductCost(e, e.OutputElements() * e.Dimension("self", -1), "self", "other", "");
-         }},
+         },
+     .saves = [](const Execution& e) { return SavedFactors(e, "self", "other"); }},
     {.schema =
          "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, "
          "float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor",
      .summary = "softmax(query x key^T / sqrt(width)) x value",
      .kind = OperatorClass::kMatmul,
      .shapes = AttentionShapes,
-     .cost = AttentionCost},
+     .cost = AttentionCost,
+     .saves = SavedByAttention},
 };
 
 }  // namespace

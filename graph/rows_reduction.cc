@@ -126,23 +126,37 @@ constexpr OperatorRow kRows[] = {
      .summary = "normalises the last dimensions",
      .kind = OperatorClass::kReduction,
      .shapes = LayerNormShapes,
-     .cost = LayerNormCost},
+     .cost = LayerNormCost,
+     .saves =
+         [](const Execution& e) {
+           const bool any = e.Gradient("input") || e.Gradient("weight") || e.Gradient("bias");
+           return any ? SavedValues{.arguments = {"input"}} : SavedValues();
+         }},
     {.schema = "softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
      .summary = "exp(self) / its sum along dim",
      .kind = OperatorClass::kReduction,
      .shapes = SoftmaxShapes,
-     .cost = SoftmaxCost},
+     .cost = SoftmaxCost,
+     .saves = [](const Execution& e) { return SavedValues{.outputs = e.Gradient("self")}; }},
     {.schema = "cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, "
                "SymInt ignore_index=-100, float label_smoothing=0.0) -> Tensor",
      .summary = "-log softmax(self) at the target class",
      .kind = OperatorClass::kReduction,
      .shapes = CrossEntropyShapes,
-     .cost = CrossEntropyCost},
+     .cost = CrossEntropyCost,
+     .saves =
+         [](const Execution& e) {
+           return e.Gradient("self") ? SavedValues{.arguments = {"target"}} : SavedValues();
+         }},
     {.schema = "mse_loss(Tensor self, Tensor target, int reduction=1) -> Tensor",
      .summary = "(self - target)^2",
      .kind = OperatorClass::kReduction,
      .shapes = SquaredErrorShapes,
-     .cost = SquaredErrorCost},
+     .cost = SquaredErrorCost,
+     .saves =
+         [](const Execution& e) {
+           return e.Gradient("self") ? SavedValues{.arguments = {"self", "target"}} : SavedValues();
+         }},
 };
 
 }  // namespace
