@@ -159,6 +159,12 @@ TEST(ToYaml, QuotesWhatWouldChange) {
             "  f: null\n");
 }
 
+// Found by yaml_fuzzer: YAML takes keys of at most 1024 characters without a mark.
+TEST(ToYaml, WritesLongKeys) {
+  const json value = {{std::string(2000, 'k'), {{"a", 1}}}, {std::string(1001, 'm'), json::array({1})}};
+  EXPECT_EQ(Parsed(ToYaml(value)), value);
+}
+
 json ArbitraryJson(int depth) {
   const int kind = *rc::gen::inRange(0, depth > 0 ? 7 : 5);
   switch (kind) {

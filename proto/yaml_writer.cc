@@ -8,6 +8,8 @@
 namespace fusion::api {
 namespace {
 
+constexpr size_t kLongestPlainKey = 1000;  // YAML's limit is 1024 characters
+
 /// Whether the text can stand without quotes and still be read as itself.
 bool IsPlain(const std::string& text) {
   if (text.empty() || !absl::ascii_isalpha(static_cast<unsigned char>(text[0])) || text.back() == ' ')
@@ -51,7 +53,10 @@ void Write(const Json& value, int indent, std::string* out) {
   const std::string margin(static_cast<size_t>(indent), ' ');
   if (value.is_object() && !value.empty()) {
     for (const auto& [key, member] : value.items()) {
-      absl::StrAppend(out, margin, Scalar(Json(key)), ":");
+      const std::string text = Scalar(Json(key));
+      // A longer key needs a mark before it.
+      text.size() > kLongestPlainKey ? absl::StrAppend(out, margin, "? ", text, "\n", margin, ":")
+                                     : absl::StrAppend(out, margin, text, ":");
       WriteNested(member, member.is_array() ? indent : indent + 2, false, out);
     }
   } else if (value.is_array() && !value.empty()) {
