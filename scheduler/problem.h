@@ -27,7 +27,7 @@ struct OperatorWork {
   int64_t parameters = 0;       ///< trainable elements of the variables it reads first (it owns them)
   int64_t variable_bytes = 0;   ///< of those variables, buffers included
   int64_t optimizer_bytes = 0;  ///< gradient and optimizer state of them
-  int64_t saved_bytes = 0;      ///< kept per micro-batch in flight, its outputs included
+  int64_t saved_bytes = 0;      ///< kept per micro-batch in flight, outputs included that a gradient needs
   int64_t output_bytes = 0;
   int pinned_node = -1;  ///< index in Problem::nodes, or -1: anywhere
 };

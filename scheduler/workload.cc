@@ -43,6 +43,7 @@ class Estimator {
         problem_(problem),
         index_(graph),
         carries_gradient_(graph::CarriesGradient(graph)),
+        kept_output_bytes_(graph::KeptOutputBytes(graph, samples)),
         operator_of_(graph.operators_size(), -1) {}
 
   absl::Status Run() {
@@ -74,7 +75,7 @@ class Estimator {
     OperatorWork& work = problem_.operators.emplace_back();
     work.name = op.name();
     work.output_bytes = static_cast<int64_t>(cost->output_bytes);
-    work.saved_bytes = static_cast<int64_t>(cost->saved_bytes + cost->output_bytes);
+    work.saved_bytes = static_cast<int64_t>(cost->saved_bytes + kept_output_bytes_[i]);
     if (op.kind() != graph::v1::Operator::PLACEHOLDER) AddSeconds(i, *cost, work);
     AddReads(i, work);
     return absl::OkStatus();
@@ -142,6 +143,7 @@ class Estimator {
   Problem& problem_;
   const graph::GraphIndex index_;
   const std::vector<bool> carries_gradient_;     ///< by graph operator
+  const std::vector<double> kept_output_bytes_;  ///< by graph operator
   std::vector<int> operator_of_;                 ///< Problem's index by the graph's, -1 for variables
   std::map<std::pair<int, int>, int> value_of_;  ///< by (graph operator, output)
   std::map<int, std::vector<int>> readers_;      ///< of variables, by graph operator
