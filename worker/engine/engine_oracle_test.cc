@@ -1,6 +1,6 @@
-// The uncut engine against an independent whole-model oracle, by the rule of docs/numerics: bit-equal where
-// kernels and order are the same; a tied parameter within 1e-5, because autograd adds its uses within a
-// micro-batch and the engine after the step.
+// The uncut engine against an independent whole-model oracle: bit-equal where kernels and order are the same;
+// a tied parameter within 1e-5, because autograd adds its uses within a micro-batch and the engine after the
+// step.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -61,6 +61,12 @@ Tensor LongTensor(std::vector<int64_t> shape, const std::vector<int64_t>& values
   return TensorOf(graph::v1::INT64, std::move(shape), values);
 }
 
+EngineOptions WithSeed(int64_t seed) {
+  EngineOptions options;
+  options.seed = seed;
+  return options;
+}
+
 bool BitEqual(const Tensor& a, const Tensor& b) {
   return a.dtype == b.dtype && a.shape == b.shape &&
          (a.bytes() == 0 || std::memcmp(a.data.get(), b.data.get(), static_cast<size_t>(a.bytes())) == 0);

@@ -26,6 +26,9 @@ Tensor FloatTensor(std::vector<int64_t> shape, const std::vector<float>& values)
 Tensor DoubleTensor(std::vector<int64_t> shape, const std::vector<double>& values);
 Tensor LongTensor(std::vector<int64_t> shape, const std::vector<int64_t>& values);
 
+/// Options that differ from the default in the seed.
+EngineOptions WithSeed(int64_t seed);
+
 /// Same dtype, shape and bits.
 bool BitEqual(const Tensor& a, const Tensor& b);
 
