@@ -28,6 +28,7 @@ function(fusion_binary name)
 endfunction()
 
 # fusion_test(NAME SOURCES … [DEPS …] [LABELS …] [TIMEOUT seconds]): a GoogleTest program whose cases ctest sees one by one.
+# With the label `serial` they run alone: they measure time.
 function(fusion_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -39,7 +40,12 @@ function(fusion_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE fusion_flags ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE FUSION_SOURCE_DIR="${CMAKE_SOURCE_DIR}" FUSION_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  set(alone FALSE)
+  if(serial IN_LIST ARG_LABELS)
+    set(alone TRUE)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" RUN_SERIAL ${alone})
 endfunction()
 
 # fusion_fuzzer(NAME SOURCES … [DEPS …]): a libFuzzer program build/bin/NAME; only with -DFUSION_FUZZ=ON and clang.
