@@ -106,6 +106,68 @@ absl::Status CheckMemory(const Problem& problem, const Partition& partition) {
                    largest.name, ", ", Bytes(static_cast<double>(largest.memory_bytes))));
 }
 
+class FittingSearch {
+ public:
+  FittingSearch(StepCost& cost, int64_t tries)
+      : cost_(cost),
+        problem_(cost.problem()),
+        tries_(tries),
+        bytes_(cost.places().size(), 0),
+        operators_(cost.places().size(), 0),
+        assignment_(problem_.operators.size(), 0) {}
+
+  std::optional<Assignment> Run() {
+    if (!Place(0)) return std::nullopt;
+    return assignment_;
+  }
+
+ private:
+  bool Place(size_t op) {
+    if (op == assignment_.size()) {
+      --tries_;
+      return cost_.Of(assignment_).fits();
+    }
+    const int pinned = problem_.operators[op].pinned_node;
+    if (pinned >= 0) return Try(op, cost_.places().first[pinned]);
+    const int before = op > 0 ? assignment_[op - 1] : -1;
+    if (before >= 0 && Try(op, before)) return true;
+    for (int place = 0; place < cost_.places().size(); ++place) {
+      if (place != before && Try(op, place)) return true;
+    }
+    return false;
+  }
+
+  bool Try(size_t op, int place) {
+    if (tries_ <= 0) return false;
+    const auto fixed = static_cast<double>(cost_.FixedBytes(static_cast<int>(op)));
+    const auto working = static_cast<double>(cost_.WorkingBytes(static_cast<int>(op)));
+    const auto limit = static_cast<double>(problem_.nodes[cost_.places().node[place]].memory_bytes);
+    const bool new_stage = operators_[place] == 0;
+    if (bytes_[place] + fixed + working > limit || (new_stage && stages_ == problem_.max_stages)) {
+      --tries_;
+      return false;
+    }
+    bytes_[place] += fixed;
+    ++operators_[place];
+    stages_ += new_stage ? 1 : 0;
+    assignment_[op] = place;
+    const bool found = Place(op + 1);
+    if (found) return true;
+    bytes_[place] -= fixed;
+    --operators_[place];
+    stages_ -= new_stage ? 1 : 0;
+    return false;
+  }
+
+  StepCost& cost_;
+  const Problem& problem_;
+  int64_t tries_;
+  int stages_ = 0;
+  std::vector<double> bytes_;   ///< by place: fixed
+  std::vector<int> operators_;  ///< by place
+  Assignment assignment_;
+};
+
 }  // namespace
 
 absl::Status CheckNeeds(const Problem& problem) {
@@ -129,6 +191,10 @@ absl::StatusOr<Partition> FinishPartition(const Problem& problem, const Places& 
   ChooseDepths(problem, partition);
   if (absl::Status status = CheckPartition(problem, partition); !status.ok()) return status;
   return partition;
+}
+
+std::optional<Assignment> FindFitting(StepCost& cost, int64_t tries) {
+  return FittingSearch(cost, tries).Run();
 }
 
 }  // namespace fusion::scheduler

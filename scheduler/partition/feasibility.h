@@ -1,9 +1,13 @@
 // Why a problem has no partition, in words with the numbers.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "scheduler/partition/assignment.h"
+#include "scheduler/partition/step_cost.h"
 
 namespace fusion::scheduler {
 
@@ -15,5 +19,9 @@ absl::Status CheckNeeds(const Problem& problem);
 /// beyond its compnode's memory.
 absl::StatusOr<Partition> FinishPartition(const Problem& problem, const Places& places,
                                           const Assignment& assignment);
+
+/// Some assignment that fits, by depth-first search over operators that stays on a place where it can, or
+/// nothing after so many complete or refused assignments: the last resort where descent does not find one.
+std::optional<Assignment> FindFitting(StepCost& cost, int64_t tries);
 
 }  // namespace fusion::scheduler

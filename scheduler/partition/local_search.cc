@@ -132,7 +132,9 @@ Cost Descend(StepCost& cost, Assignment& assignment, int64_t& evaluations) {
       candidate = assignment;
       Apply(move, candidate);
       const Cost found = cost.Of(candidate);
-      if (found < Cost{best.excess, best.seconds * (1 - kGain)}) {
+      Cost bar = best;
+      bar.seconds *= 1 - kGain;
+      if (found < bar) {
         best = found;
         assignment = candidate;
         improved = true;

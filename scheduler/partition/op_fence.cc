@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -29,6 +31,9 @@ constexpr size_t kStarts = 8;
 // Closed forms for each share: as many as visit so many operators and reads.
 constexpr int64_t kOperatorVisits = 20'000'000;
 
+// Of the search for any fit at all.
+constexpr int64_t kFittingTries = 100'000;
+
 // Neighbours finished from one assignment before the search there ends, and how much worse their closed form
 // may be.
 constexpr size_t kNeighbours = 32;
@@ -37,12 +42,21 @@ constexpr double kWorthSimulating = 1.5;
 // A finished candidate must be faster by this share to be the next to improve.
 constexpr double kFinishedGain = 1e-3;
 
+// Of plans whose steps differ by less than this share the one with fewer sub-DAGs is chosen.
+constexpr double kAlike = 0.01;
+
+// Kicks out of the best local optimum: free operators moved at random, and the seed.
+constexpr int kKicks = 24;
+constexpr int kKickedOperators = 3;
+constexpr uint64_t kSeed = 1;
+
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Candidate {
   Assignment assignment;
   Cost cost;
   size_t share = 0;  ///< index in byte_shares
+  bool baseline = false;
 };
 
 struct Finished {
@@ -64,6 +78,7 @@ class Search {
         finish_(options.finish ? options.finish : ChooseDepthsAndSimulate),
         finishes_left_(options.most_finished) {
     for (double share : options.byte_shares) costs_.push_back(std::make_unique<StepCost>(problem, share));
+    evaluations_ = kOperatorVisits / (static_cast<int64_t>(problem_.operators.size()) + 1);
   }
 
   absl::StatusOr<Partition> Run() {
@@ -74,8 +89,9 @@ class Search {
     for (const Candidate& candidate : candidates) Finish(candidate);
     std::vector<Finished> starts = finished_;
     for (const Finished& start : starts) Climb(start);
-    if (best_.seconds == kInfinity) return Explain(candidates);
-    return best_.partition;
+    for (int kick = 0; kick < kKicks && !finished_.empty(); ++kick) Kick(kick);
+    if (finished_.empty()) return Explain(candidates);
+    return Chosen().partition;
   }
 
  private:
@@ -85,13 +101,14 @@ class Search {
     for (Assignment assignment : {AssignEqualNumber(problem_, places, FileOrder(places)),
                                   AssignEqualCompute(problem_, places, FileOrder(places))}) {
       result.push_back(Weigh(std::move(assignment), 0));
+      result.back().baseline = true;
     }
     return result;
   }
 
   Candidate Weigh(Assignment assignment, size_t share) {
     const Cost cost = costs_[share]->Of(assignment);
-    return {std::move(assignment), cost, share};
+    return {std::move(assignment), cost, share, false};
   }
 
   // The best local optima of the closed form, best first.
@@ -100,16 +117,23 @@ class Search {
     const ChainPartitioner chain(cost);
     std::set<Assignment> seen;
     std::vector<Candidate> starts = Baselines();
+    for (Candidate& start : starts) start.baseline = false;
     for (const std::vector<int>& order : PlaceOrders(cost, kMostOrders)) {
       for (Assignment& assignment : chain.Partition(order)) {
         if (seen.insert(assignment).second) starts.push_back(Weigh(std::move(assignment), share));
       }
       KeepBest(starts, kStarts);
     }
-    int64_t evaluations = kOperatorVisits / (static_cast<int64_t>(problem_.operators.size()) + 1);
+    int64_t evaluations = evaluations_;
     for (Candidate& start : starts) {
       start.cost = Descend(cost, start.assignment, evaluations);
       start.share = share;
+    }
+    const bool fits =
+        std::any_of(starts.begin(), starts.end(), [](const Candidate& c) { return c.cost.fits(); });
+    if (std::optional<Assignment> fitting; !fits && (fitting = FindFitting(cost, kFittingTries))) {
+      starts.push_back(Weigh(*std::move(fitting), share));
+      starts.back().cost = Descend(cost, starts.back().assignment, evaluations);
     }
     KeepBest(starts, kStarts);
     return starts;
@@ -140,7 +164,6 @@ class Search {
         std::upper_bound(finished_.begin(), finished_.end(), finished.seconds,
                          [](double seconds, const Finished& f) { return seconds < f.seconds; });
     finished_.insert(place, finished);
-    if (finished.seconds < best_.seconds) best_ = finished;
     return finished.seconds;
   }
 
@@ -175,6 +198,49 @@ class Search {
     }
   }
 
+  // The simplest of those as good as the best, but none slower than a baseline.
+  const Finished& Chosen() const {
+    double limit = finished_.front().seconds * (1 + kAlike);
+    for (const Finished& finished : finished_) {
+      if (finished.candidate.baseline) limit = std::min(limit, finished.seconds);
+    }
+    const Finished* chosen = &finished_.front();
+    for (const Finished& finished : finished_) {
+      if (finished.seconds > limit) break;
+      if (SubDags(finished) < SubDags(*chosen)) chosen = &finished;
+    }
+    return *chosen;
+  }
+
+  static size_t SubDags(const Finished& finished) {
+    size_t count = 0;
+    for (const PlacedStage& stage : finished.partition.stages) count += stage.sub_dags.size();
+    return count;
+  }
+
+  // Iterated local search: from the best found, a few operators astray, then both descents again.
+  void Kick(int kick) {
+    Candidate candidate = finished_.front().candidate;
+    candidate.baseline = false;
+    const size_t operators = candidate.assignment.size();
+    StepCost& cost = *costs_[candidate.share];
+    for (int i = 0; i < kKickedOperators; ++i) {
+      const size_t op = random_() % operators;
+      // To the place of another operator, or now and then to any.
+      const int to = random_() % 4 == 0 ? static_cast<int>(random_() % cost.places().size())
+                                        : candidate.assignment[random_() % operators];
+      if (problem_.operators[op].pinned_node < 0) candidate.assignment[op] = to;
+    }
+    // Every other time the simulator alone decides: its optima need not be near those of the closed form.
+    int64_t evaluations = kick % 2 == 0 ? evaluations_ / kKicks : 0;
+    candidate.cost = Descend(cost, candidate.assignment, evaluations);
+    Finish(candidate);
+    const auto found = std::find_if(finished_.begin(), finished_.end(), [&](const Finished& f) {
+      return f.candidate.assignment == candidate.assignment;
+    });
+    if (found != finished_.end()) Climb(Finished(*found));
+  }
+
   absl::Status Explain(const std::vector<Candidate>& candidates) const {
     const auto closest =
         std::min_element(candidates.begin(), candidates.end(),
@@ -186,10 +252,11 @@ class Search {
   const Problem& problem_;
   const std::function<double(const Problem&, Partition&)> finish_;
   int finishes_left_;
+  int64_t evaluations_ = 0;  ///< closed forms for each share
+  std::mt19937_64 random_{kSeed};
   std::vector<std::unique_ptr<StepCost>> costs_;  ///< by share
   std::set<Assignment> tried_;
   std::vector<Finished> finished_;  ///< fastest first
-  Finished best_;
 };
 
 }  // namespace

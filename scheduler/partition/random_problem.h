@@ -1,4 +1,5 @@
-// Small random scheduling problems for tests: unequal nodes and links, skip edges, pins, memory limits, shared variables.
+// Small random scheduling problems for tests: unequal nodes and links, skip edges, pins, memory limits,
+// shared variables.
 #pragma once
 
 #include <cmath>
@@ -14,10 +15,11 @@
 
 namespace fusion::scheduler {
 
-/// Instance `seed` of a fixed family: at most 8 operators and 4 nodes.
+/// Instance `seed` of a fixed family: at most 8 operators and 4 nodes. `rate` multiplies every bandwidth.
 class RandomProblem {
  public:
-  explicit RandomProblem(uint64_t seed) : random_(seed * 0x9E3779B97F4A7C15 + 1) {}
+  explicit RandomProblem(uint64_t seed, double rate = 1)
+      : random_(seed * 0x9E3779B97F4A7C15 + 1), rate_(rate) {}
 
   Problem Make() {
     Problem problem;
@@ -81,7 +83,8 @@ class RandomProblem {
     const int count = Between(1, 4);
     const bool tight = Chance(0.4);
     int64_t all = 0;
-    for (const OperatorWork& op : problem.operators) all += op.variable_bytes + op.optimizer_bytes + 2 * op.saved_bytes;
+    for (const OperatorWork& op : problem.operators)
+      all += op.variable_bytes + op.optimizer_bytes + 2 * op.saved_bytes;
     const bool own_links = Chance(0.5);
     const int clusters = own_links ? count : Between(1, std::min(count, 2));
     problem.network = Network(clusters);
@@ -97,7 +100,7 @@ class RandomProblem {
       node.memory_bytes = tight ? static_cast<int64_t>(static_cast<double>(all) * LogUniform(0.3, 1.5))
                                 : std::numeric_limits<int64_t>::max();
       node.slots = Chance(0.1) ? 2 : 1;
-      const double rate = LogUniform(1e7, 1e9);
+      const double rate = rate_ * LogUniform(1e7, 1e9);
       problem.network.AddNode(cluster, {problem.network.AddResource(absl::StrCat("n", i, ">"), rate),
                                         problem.network.AddResource(absl::StrCat(">n", i), rate), 1e-4});
     }
@@ -105,7 +108,7 @@ class RandomProblem {
       for (int b = 0; b < clusters; ++b) {
         if (a == b) continue;
         const int resource =
-            problem.network.AddResource(absl::StrCat("c", a, ">c", b), LogUniform(1e6, 1e9));
+            problem.network.AddResource(absl::StrCat("c", a, ">c", b), rate_ * LogUniform(1e6, 1e9));
         problem.network.SetClusterWay(a, b, problem.network.MakeWay({resource}, LogUniform(1e-4, 5e-2)));
       }
     }
@@ -124,10 +127,12 @@ class RandomProblem {
   void AddShared(Problem& problem) {
     const int count = static_cast<int>(problem.operators.size());
     const int first = Between(0, count - 2);
-    problem.shared.push_back({{first, Between(first + 1, count - 1)}, static_cast<int64_t>(LogUniform(1e4, 1e7))});
+    problem.shared.push_back(
+        {{first, Between(first + 1, count - 1)}, static_cast<int64_t>(LogUniform(1e4, 1e7))});
   }
 
   std::mt19937_64 random_;
+  const double rate_;
 };
 
 }  // namespace fusion::scheduler

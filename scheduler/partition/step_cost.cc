@@ -78,7 +78,9 @@ Cost StepCost::Of(const Assignment& assignment) {
     cost.excess += std::max(0.0, stage.bytes + stage.working_bytes - static_cast<double>(node.memory_bytes));
   }
   cost.excess += kExcessOfStage * std::max(0, static_cast<int>(stages_.size()) - problem_.max_stages);
-  cost.seconds = PathSeconds() + (problem_.micro_batches - 1) * LoadSeconds() + update + shared;
+  cost.extra_sub_dags = static_cast<int>(groups_.size() - stages_.size());
+  cost.bottleneck = LoadSeconds();
+  cost.seconds = PathSeconds() + (problem_.micro_batches - 1) * cost.bottleneck + update + shared;
   return cost;
 }
 

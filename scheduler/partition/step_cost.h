@@ -20,13 +20,19 @@ namespace fusion::scheduler {
 
 /// What is minimised: first what does not fit, then time.
 struct Cost {
-  double excess = 0;   ///< bytes over the memory limits; a stage too many weighs more than any bytes
-  double seconds = 0;  ///< of a step
+  double excess = 0;       ///< bytes over the memory limits; a stage too many weighs more than any bytes
+  double seconds = 0;      ///< of a step
+  double bottleneck = 0;   ///< seconds of a micro-batch on the busiest stage or resource
+  int extra_sub_dags = 0;  ///< sub-DAGs beyond one a stage
 
   bool fits() const { return excess <= 0; }
+  /// A second sub-DAG on a compnode must pay: it is harder to read, and each costs what no model counts.
+  double weighted_seconds() const { return seconds * (1 + kExtraSubDag * extra_sub_dags); }
   bool operator<(const Cost& other) const {
-    return excess != other.excess ? excess < other.excess : seconds < other.seconds;
+    return excess != other.excess ? excess < other.excess : weighted_seconds() < other.weighted_seconds();
   }
+
+  static constexpr double kExtraSubDag = 0.01;
 };
 
 /// Not thread-safe: keeps scratch space between calls. `problem` must outlive it.
