@@ -1,7 +1,8 @@
-// The control plane of `fusionctl run`: object store, reconcilers, broker and a launcher of child processes,
-// all in this process.
+// The control plane inside one process, as `fusionctl run` uses it: the reconcilers, the planner and the
+// broker of a cluster, over objects in files and workers that are child processes.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,51 +13,80 @@
 #include "absl/status/statusor.h"
 #include "fusion/graph/v1/plan.pb.h"
 #include "fusion/v1alpha1/api.pb.h"
+#include "nlohmann/json.hpp"
 #include "operator/broker/step_record.h"
 #include "operator/client.h"
-#include "scheduler/profile.h"
+#include "operator/controllers/planning.h"
+#include "operator/launcher/launcher.h"
 
 namespace fusion::op {
 
-/// Where a working folder keeps its objects; operator/store/object_files.h reads them while a run goes on.
+struct EmbeddedOptions {
+  std::string workdir = "fusion-work";
+  std::string worker_binary;         ///< path of fusion-worker
+  ProfileSource* profile = nullptr;  ///< outlives the control plane
+  bool overwrite = false;            ///< replace a job's folder that exists
+  int cores = 0;                     ///< for the bound on emulated speeds; 0: those of this process
+  /// Program and arguments of a worker, given the broker's address; empty: fusion-worker stage, as
+  /// broker.proto says.
+  std::function<std::vector<std::string>(const WorkerSpec&, const std::string& broker)> worker_command;
+};
+
+/// One job to run.
+struct EmbeddedJob {
+  v1alpha1::FusionJob job;                ///< valid; namespace "default" where it has none
+  std::string base_directory;             ///< of relative URIs: the folder of the job's file
+  std::optional<graph::v1::Plan> replay;  ///< a plan to take instead of making one
+  int64_t trace_step = 0;                 ///< step of which JOB/trace.json is written; 0: none
+};
+
+/// Called from threads of the control plane, one at a time; must not block for long.
+struct JobCallbacks {
+  std::function<void(const std::string& phase, const std::string& message)> on_phase;
+  std::function<void(const graph::v1::Plan&)> on_plan;
+  std::function<void(const StepRecord&)> on_step;
+};
+
+/// A job's end.
+struct JobResult {
+  std::string job;
+  std::string phase;   ///< Succeeded | Failed
+  std::string reason;  ///< one word, of the condition Complete or Failed: Infeasible, DataMissing,
+                       ///< WorkerLost, Cancelled, …
+  std::string message;
+  int64_t step = 0;
+  std::optional<double> loss;
+  std::optional<double> validation_loss;
+  std::string checkpoint;     ///< folder; empty: none
+  std::string plan;           ///< file; empty: none was made
+  int64_t tasks = 0;          ///< emulated, in the whole run
+  int64_t overrun_tasks = 0;  ///< of them, longer in fact than emulated
+};
+
+/// The object that `fusionctl run -o json` prints.
+nlohmann::json ResultJson(const JobResult& result);
+
+/// Folder in the workdir where objects are; see ReadStoredObjects.
 std::string ObjectsFolder(const std::string& workdir);
 
-/// Where a job leaves plan.json, metrics.jsonl, logs and checkpoints: WORKDIR/JOB.
-std::string JobFolder(const std::string& workdir, const std::string& job);
-
-struct EmbeddedOptions {
-  std::string workdir;         ///< made when it is missing
-  std::string worker_program;  ///< path of fusion-worker
-  /// After each step of a job (its metadata.name), from a thread of the control plane's; must not block.
-  std::function<void(const std::string& job, const StepRecord& record)> on_step;
-};
-
-/// A job and what its object does not say.
-struct EmbeddedJob {
-  v1alpha1::FusionJob job;     ///< valid, with defaults
-  std::string base_directory;  ///< of relative uris in its spec
-  scheduler::MachineProfile machine;
-  std::optional<graph::v1::Plan> plan;  ///< to replay; absent: one is made
-  std::string trace_file;               ///< Chrome trace of one step; empty: none
-  bool overwrite =
-      false;  ///< what an earlier run of the same name left, its object included, is removed first
-};
-
-/// Thread-safe. The destructor stops what runs: no worker, port or partial file is left; objects keep their
-/// last status.
+/// WORKDIR/JOB/ gets plan.json, metrics.jsonl, checkpoints/ and logs/stage-N.log. Thread-safe.
 class EmbeddedControlPlane {
  public:
-  /// FAILED_PRECONDITION: another process uses the workdir.
+  /// Starts with exactly these compnodes, in this order. FAILED_PRECONDITION: another run uses the workdir.
   static absl::StatusOr<std::unique_ptr<EmbeddedControlPlane>> Start(
       EmbeddedOptions options, const std::vector<v1alpha1::Compnode>& compnodes);
+  /// Ends the job that runs, its workers, and the broker.
   virtual ~EmbeddedControlPlane() = default;
 
-  /// The objects; status is watched here.
   virtual Client& client() = 0;
 
-  /// Creates the job's folder and object; its run starts. ALREADY_EXISTS: the folder is there and `overwrite`
-  /// is not set.
-  virtual absl::Status Submit(const EmbeddedJob& job) = 0;
+  /// Runs one job to its end; one at a time. A job that fails is a result; an error means that it did not
+  /// begin: ALREADY_EXISTS, its folder is there and may not be replaced.
+  virtual absl::StatusOr<JobResult> Run(const EmbeddedJob& job, const JobCallbacks& callbacks) = 0;
+
+  /// Makes the job that runs fail with reason Cancelled, and every later one at once. Returns at once; Run
+  /// returns when no process is left, within seconds. Idempotent.
+  virtual void Cancel() = 0;
 };
 
 }  // namespace fusion::op

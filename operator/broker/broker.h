@@ -20,6 +20,7 @@ struct RunSpec {
   int64_t incarnation = 0;
   std::vector<std::string> compnodes;             ///< by stage
   std::vector<wire::v1::Assignment> assignments;  ///< by stage; all with the same spec
+  std::string clusters = {};                      ///< of the stages, for printing: "c0,c1"
 };
 
 enum class RunPhase {
@@ -39,6 +40,7 @@ struct RunStatus {
   int64_t steps = 0;                      ///< to do
   StepRecord last_step;                   ///< step 0: none yet
   std::optional<double> validation_loss;  ///< the newest
+  std::string clusters;                   ///< as in RunSpec
   std::string checkpoint;                 ///< folder of the newest; empty: none
   int64_t nonfinite_step = 0;             ///< first step whose loss was not finite; 0: none
   std::string reason;                     ///< of a failure: one word in CamelCase

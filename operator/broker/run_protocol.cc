@@ -33,6 +33,7 @@ RunProtocol::RunProtocol(RunSpec run)
   status_.incarnation = run_.incarnation;
   status_.stages = shape_.stages;
   status_.steps = shape_.steps;
+  status_.clusters = run_.clusters;
 }
 
 bool RunProtocol::over() const {

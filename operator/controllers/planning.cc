@@ -1,0 +1,244 @@
+#include "operator/controllers/planning.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "graph/families.h"
+#include "graph/slicing.h"
+#include "scheduler/network.h"
+#include "scheduler/planner.h"
+
+namespace fusion::op {
+namespace {
+
+using v1alpha1::Compnode;
+using v1alpha1::FusionJob;
+using v1alpha1::FusionJobSpec;
+
+constexpr double kEmulationShare = 0.6;
+
+ObjectKey KeyOfJob(const FusionJob& job) { return {job.metadata().namespace_(), job.metadata().name()}; }
+
+absl::Status CheckReadable(const std::string& field, const std::string& uri,
+                           const std::string& base_directory) {
+  if (absl::StrContains(uri, "://") && !absl::StartsWith(uri, "file://")) return absl::OkStatus();
+  std::string path = absl::StartsWith(uri, "file://") ? uri.substr(7) : uri;
+  if (!absl::StartsWith(path, "/") && !base_directory.empty()) path = absl::StrCat(base_directory, "/", path);
+  if (access(path.c_str(), R_OK) == 0) return absl::OkStatus();
+  const absl::Status reason = absl::ErrnoToStatus(errno, "");
+  return absl::NotFoundError(absl::StrCat(field, ": cannot read ", path, reason.message(),
+                                          "; relative paths are relative to the job's file"));
+}
+
+absl::Status CheckData(const FusionJobSpec& spec, const std::string& base_directory) {
+  if (spec.data().has_uri()) {
+    absl::Status status = CheckReadable("spec.data.uri", spec.data().uri(), base_directory);
+    if (!status.ok()) return status;
+  }
+  if (!spec.model().has_init_from()) return absl::OkStatus();
+  return CheckReadable("spec.model.initFrom.uri", spec.model().init_from().uri(), base_directory);
+}
+
+const Compnode* FindCompnode(const std::vector<Compnode>& compnodes, const std::string& name) {
+  const auto found = std::find_if(compnodes.begin(), compnodes.end(), [&](const Compnode& compnode) {
+    return compnode.metadata().name() == name;
+  });
+  return found == compnodes.end() ? nullptr : &*found;
+}
+
+absl::StatusOr<std::vector<graph::v1::StageProgram>> MakePrograms(const graph::v1::Graph& graph,
+                                                                  const graph::v1::Plan& plan) {
+  absl::StatusOr<std::vector<graph::v1::StageProgram>> programs =
+      graph::Slice(graph, graph::PlacementOf(plan));
+  if (!programs.ok()) return programs.status();
+  if (absl::Status status = graph::SetCodecs(plan, *programs); !status.ok()) return status;
+  return programs;
+}
+
+absl::Status CheckReplay(const graph::v1::Plan& plan, const graph::v1::Graph& graph,
+                         const std::vector<Compnode>& compnodes) {
+  for (const graph::v1::PlannedStage& stage : plan.stages()) {
+    if (FindCompnode(compnodes, stage.compnode()) != nullptr) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the plan's stage ", stage.index(), " is for compnode ",
+                                                   stage.compnode(),
+                                                   ", which is not among the compnodes given"));
+  }
+  return MakePrograms(graph, plan).status();
+}
+
+/// The ways between the compnodes of a plan's stages, where the sender imitates its links.
+class EmulatedNetwork {
+ public:
+  static absl::StatusOr<EmulatedNetwork> Of(const std::vector<Compnode>& compnodes,
+                                            const graph::v1::Plan& plan) {
+    EmulatedNetwork emulated;
+    std::vector<int> used;
+    std::map<std::string, int> nodes;
+    bool any = false;
+    for (const graph::v1::PlannedStage& stage : plan.stages()) {
+      const auto compnode = std::find_if(compnodes.begin(), compnodes.end(), [&](const Compnode& c) {
+        return c.metadata().name() == stage.compnode();
+      });
+      const auto [entry, inserted] = nodes.emplace(stage.compnode(), static_cast<int>(used.size()));
+      if (inserted) used.push_back(static_cast<int>(compnode - compnodes.begin()));
+      emulated.node_of_stage_.push_back(entry->second);
+      emulated.links_of_stage_.push_back(compnode->spec().emulation().links());
+      any = any || emulated.links_of_stage_.back();
+    }
+    if (!any) return emulated;
+    absl::StatusOr<scheduler::Network> network = scheduler::MakeNetwork(compnodes, used);
+    if (!network.ok()) return network.status();
+    emulated.network_ = *std::move(network);
+    return emulated;
+  }
+
+  void AddLinks(int from, wire::v1::Assignment& assignment) const {
+    if (!links_of_stage_[from]) return;
+    for (int to = 0; to < static_cast<int>(node_of_stage_.size()); ++to) {
+      if (node_of_stage_[from] == node_of_stage_[to]) continue;
+      const scheduler::Way way = network_.Between(node_of_stage_[from], node_of_stage_[to]);
+      wire::v1::EmulatedLink& link = *assignment.add_links();
+      link.set_to_stage(to);
+      link.set_latency_seconds(way.latency_seconds);
+      for (const int index : way.resources) {
+        wire::v1::EmulatedLink::Resource& resource = *link.add_resources();
+        resource.set_name(network_.resources[index].name);
+        resource.set_bits_per_second(8 * network_.resources[index].bytes_per_second);
+      }
+    }
+  }
+
+ private:
+  std::vector<int> node_of_stage_;
+  std::vector<bool> links_of_stage_;
+  scheduler::Network network_;
+};
+
+}  // namespace
+
+std::string CheckpointFolder(const std::string& job_folder) { return job_folder + "/checkpoints"; }
+std::string LinkStateFile(const std::string& job_folder) { return job_folder + "/links.state"; }
+std::string TraceFile(const std::string& job_folder, int stage) {
+  return absl::StrCat(job_folder, "/trace-stage-", stage, ".json");
+}
+
+absl::Status CheckEmulation(const std::vector<Compnode>& compnodes, int cores, double machine_flops) {
+  double sum = 0;
+  for (const Compnode& compnode : compnodes) sum += compnode.spec().emulation().flops();
+  const double limit = kEmulationShare * cores * machine_flops;
+  if (sum <= limit) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("the compnodes' emulation.flops sum up to %.3g FLOP/s, but this machine can imitate at "
+                      "most %.3g (%.1f x %d cores x "
+                      "%.3g FLOP/s of one thread); scale them by %.3g or less",
+                      sum, limit, kEmulationShare, cores, machine_flops, limit / sum));
+}
+
+void LocalPlanning::SetFiles(const ObjectKey& job, JobFiles files) {
+  absl::MutexLock lock(&mutex_);
+  files_[job] = std::move(files);
+}
+
+absl::StatusOr<JobFiles> LocalPlanning::FilesOf(const FusionJob& job) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = files_.find(KeyOfJob(job));
+  if (found == files_.end()) {
+    return absl::InternalError(
+        absl::StrCat("job ", KeyOfJob(job).ToString(), " was not started by this run"));
+  }
+  return found->second;
+}
+
+absl::StatusOr<scheduler::MachineProfile> LocalPlanning::MeasuredProfile(const FusionJob& job,
+                                                                         const graph::v1::Graph& graph) {
+  absl::StatusOr<scheduler::MachineProfile> profile =
+      profile_.Profile(graph, job.spec().training().batch().micro());
+  if (profile.ok()) return profile;
+  return absl::InternalError(absl::StrCat("cannot measure this machine: ", profile.status().message()));
+}
+
+absl::StatusOr<graph::v1::Plan> LocalPlanning::MakePlan(const FusionJob& job,
+                                                        const std::vector<Compnode>& compnodes,
+                                                        int64_t incarnation) {
+  absl::StatusOr<JobFiles> files = FilesOf(job);
+  if (!files.ok()) return files.status();
+  if (absl::Status status = CheckData(job.spec(), files->base_directory); !status.ok()) return status;
+  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(job.spec().model());
+  if (!graph.ok()) return graph.status();
+  absl::StatusOr<scheduler::MachineProfile> profile = MeasuredProfile(job, *graph);
+  if (!profile.ok()) return profile.status();
+  if (absl::Status status = CheckEmulation(compnodes, cores_, profile->flops); !status.ok()) return status;
+
+  graph::v1::Plan plan;
+  if (files->replay) {
+    if (absl::Status status = CheckReplay(*files->replay, *graph, compnodes); !status.ok()) return status;
+    plan = *files->replay;
+  } else {
+    absl::StatusOr<scheduler::PlanResult> result = scheduler::MakePlan({.job = job.metadata().name(),
+                                                                        .spec = job.spec(),
+                                                                        .graph = *graph,
+                                                                        .compnodes = compnodes,
+                                                                        .machine = *profile,
+                                                                        .incarnation = incarnation});
+    if (!result.ok()) return result.status();
+    plan = std::move(result->plan);
+  }
+  plan.set_job(job.metadata().name());
+  *plan.mutable_spec() = job.spec();
+  plan.set_incarnation(incarnation);
+  return plan;
+}
+
+absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments(
+    const FusionJob& job, const std::vector<Compnode>& compnodes, const graph::v1::Plan& plan) {
+  absl::StatusOr<JobFiles> files = FilesOf(job);
+  if (!files.ok()) return files.status();
+  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(job.spec().model());
+  if (!graph.ok()) return graph.status();
+  if (absl::Status status = CheckReplay(plan, *graph, compnodes); !status.ok()) return status;
+  absl::StatusOr<std::vector<graph::v1::StageProgram>> programs = MakePrograms(*graph, plan);
+  if (!programs.ok()) return programs.status();
+  absl::StatusOr<std::string> model_config = graph::ModelConfigJson(job.spec().model());
+  if (!model_config.ok()) return model_config.status();
+  absl::StatusOr<scheduler::MachineProfile> profile = MeasuredProfile(job, *graph);
+  if (!profile.ok()) return profile.status();
+  absl::StatusOr<EmulatedNetwork> network = EmulatedNetwork::Of(compnodes, plan);
+  if (!network.ok()) return network.status();
+
+  std::vector<wire::v1::Assignment> assignments;
+  for (int stage = 0; stage < plan.stages_size(); ++stage) {
+    const Compnode& compnode = *FindCompnode(compnodes, plan.stages(stage).compnode());
+    wire::v1::Assignment& assignment = assignments.emplace_back();
+    assignment.set_job(KeyOfJob(job).ToString());
+    assignment.set_incarnation(plan.incarnation());
+    *assignment.mutable_spec() = job.spec();
+    *assignment.mutable_program() = std::move((*programs)[stage]);
+    assignment.set_base_directory(files->base_directory);
+    assignment.set_checkpoint_directory(CheckpointFolder(files->folder));
+    assignment.set_emulated_flops(compnode.spec().emulation().flops());
+    assignment.set_machine_flops(profile->flops);
+    network->AddLinks(stage, assignment);
+    if (assignment.links_size() > 0) assignment.set_link_state_file(LinkStateFile(files->folder));
+    const int64_t limit = plan.stages(stage).memory_limit_bytes();
+    assignment.set_memory_limit_bytes(limit == std::numeric_limits<int64_t>::max() ? 0 : limit);
+    assignment.set_stages(plan.stages_size());
+    if (files->trace_step > 0) {
+      assignment.set_trace_file(TraceFile(files->folder, stage));
+      assignment.set_trace_step(files->trace_step);
+    }
+    *assignment.mutable_plan() = plan;
+    (*assignment.mutable_model_config_json())["config.json"] = *model_config;
+    assignment.set_threads(1);
+  }
+  return assignments;
+}
+
+}  // namespace fusion::op

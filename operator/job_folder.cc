@@ -1,0 +1,142 @@
+#include "operator/job_folder.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "operator/store/object_files.h"
+#include "proto/json_mapper.h"
+
+namespace fusion::op {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+absl::Status FileError(absl::string_view what, const std::string& path, const std::error_code& error) {
+  return absl::UnavailableError(absl::StrCat("cannot ", what, " ", path, ": ", error.message()));
+}
+
+std::vector<fs::path> EntriesOf(const std::string& folder) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    entries.push_back(entry->path());
+  }
+  return entries;
+}
+
+absl::Status RemoveAll(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  return error ? FileError("remove", path.string(), error) : absl::OkStatus();
+}
+
+absl::Status JoinTraces(const std::string& folder, int stages) {
+  json events = json::array();
+  for (int stage = 0; stage < stages; ++stage) {
+    absl::StatusOr<std::string> text = ReadFile(TraceFile(folder, stage));
+    if (!text.ok()) continue;  // none was asked for, or the stage ended before
+    const json trace = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (!trace.is_object() || !trace.contains("traceEvents")) continue;
+    for (const json& event : trace["traceEvents"]) events.push_back(event);
+  }
+  if (events.empty()) return absl::OkStatus();
+  return WriteFileAtomically(folder + "/trace.json", json({{"traceEvents", events}}).dump());
+}
+
+}  // namespace
+
+absl::Status MakeJobFolder(const std::string& folder, bool overwrite) {
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(folder, error))) {
+    if (!overwrite) {
+      return absl::AlreadyExistsError(
+          absl::StrCat(folder, " exists; use --overwrite, or another --workdir or name"));
+    }
+    if (absl::Status status = RemoveAll(folder); !status.ok()) return status;
+  }
+  for (const std::string& path : {folder + "/logs", CheckpointFolder(folder)}) {
+    fs::create_directories(path, error);
+    if (error) return FileError("make the folder", path, error);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TidyJobFolder(const std::string& folder, int stages) {
+  absl::Status status = JoinTraces(folder, stages);
+  for (int stage = 0; stage < stages; ++stage) status.Update(RemoveAll(TraceFile(folder, stage)));
+  for (const fs::path& path : EntriesOf(folder)) {
+    const std::string name = path.filename().string();
+    if (absl::StartsWith(path.string(), LinkStateFile(folder)) || absl::EndsWith(name, ".new")) {
+      status.Update(RemoveAll(path));
+    }
+  }
+  for (const fs::path& path : EntriesOf(CheckpointFolder(folder))) {
+    if (absl::StartsWith(path.filename().string(), ".")) status.Update(RemoveAll(path));
+  }
+  return status;
+}
+
+absl::Status PruneCheckpoints(const std::string& folder, int64_t keep) {
+  std::vector<std::pair<int64_t, fs::path>> checkpoints;
+  for (const fs::path& path : EntriesOf(CheckpointFolder(folder))) {
+    const std::string name = path.filename().string();
+    int64_t step = 0;
+    if (absl::StartsWith(name, "step-") && absl::SimpleAtoi(name.substr(5), &step))
+      checkpoints.emplace_back(step, path);
+  }
+  std::sort(checkpoints.rbegin(), checkpoints.rend());
+  absl::Status status;
+  for (size_t i = static_cast<size_t>(std::max<int64_t>(1, keep)); i < checkpoints.size(); ++i) {
+    status.Update(RemoveAll(checkpoints[i].second));
+  }
+  return status;
+}
+
+absl::Status MetricsFile::Append(const StepRecord& record) {
+  if (record.step == 1 || !file_.is_open()) {
+    file_.close();
+    file_.clear();
+    file_.open(path_, record.step == 1 ? std::ios::trunc : std::ios::app);
+  }
+  errno = 0;
+  file_ << MetricsLine(record) << '\n' << std::flush;
+  return file_ ? absl::OkStatus() : absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path_));
+}
+
+void PlanFiles::SetFolder(const ObjectKey& job, const std::string& folder) {
+  absl::MutexLock lock(&mutex_);
+  folders_[job] = folder;
+}
+
+absl::Status PlanFiles::Save(const ObjectKey& job, const graph::v1::Plan& plan) {
+  absl::MutexLock lock(&mutex_);
+  const auto folder = folders_.find(job);
+  if (folder == folders_.end())
+    return absl::NotFoundError(absl::StrCat("job ", job.ToString(), " has no folder"));
+  absl::Status status = WriteFileAtomically(FileIn(folder->second), api::ToJson(plan).dump(2) + "\n");
+  if (!status.ok()) return status;
+  plans_[job] = plan;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<graph::v1::Plan> PlanFiles::Load(const ObjectKey& job, int64_t incarnation) {
+  absl::MutexLock lock(&mutex_);
+  const auto plan = plans_.find(job);
+  if (plan == plans_.end() || plan->second.incarnation() != incarnation) {
+    return absl::NotFoundError(
+        absl::StrCat("no plan of incarnation ", incarnation, " of job ", job.ToString()));
+  }
+  return plan->second;
+}
+
+}  // namespace fusion::op

@@ -1,0 +1,56 @@
+// The folder of one job's results: WORKDIR/JOB.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "operator/broker/step_record.h"
+#include "operator/controllers/planning.h"
+
+namespace fusion::op {
+
+/// Makes the folder with logs/ and checkpoints/ in it. ALREADY_EXISTS when it is there, unless `overwrite`,
+/// which empties it.
+absl::Status MakeJobFolder(const std::string& folder, bool overwrite);
+
+/// Removes what only a running job needs, and what an interrupted one left half done: link state, partial
+/// checkpoints and traces, files aside. Joins the stages' traces into trace.json first.
+absl::Status TidyJobFolder(const std::string& folder, int stages);
+
+/// Removes the oldest step-N checkpoints beyond `keep`.
+absl::Status PruneCheckpoints(const std::string& folder, int64_t keep);
+
+/// metrics.jsonl: one line a step. The first step starts it anew. Used by one thread.
+class MetricsFile {
+ public:
+  explicit MetricsFile(std::string path) : path_(std::move(path)) {}
+  /// The line is in the file when this returns.
+  absl::Status Append(const StepRecord& record);
+
+ private:
+  const std::string path_;
+  std::ofstream file_;
+};
+
+/// Plans in memory, the newest of each job also in its folder as plan.json.
+class PlanFiles : public PlanArchive {
+ public:
+  void SetFolder(const ObjectKey& job, const std::string& folder);
+  absl::Status Save(const ObjectKey& job, const graph::v1::Plan& plan) override;
+  absl::StatusOr<graph::v1::Plan> Load(const ObjectKey& job, int64_t incarnation) override;
+
+  static std::string FileIn(const std::string& folder) { return folder + "/plan.json"; }
+
+ private:
+  absl::Mutex mutex_;
+  std::map<ObjectKey, std::string> folders_ ABSL_GUARDED_BY(mutex_);
+  std::map<ObjectKey, graph::v1::Plan> plans_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace fusion::op
