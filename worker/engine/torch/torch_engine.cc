@@ -50,9 +50,18 @@ double SquaredNorm(const at::Tensor& gradient) {
 
 }  // namespace
 
+void PrepareThread(int threads) {
+  thread_local int prepared = 0;
+  const int wanted = std::max(threads, 1);
+  if (prepared != wanted) {
+    at::set_num_threads(wanted);
+    prepared = wanted;
+  }
+}
+
 void PrepareProcess(int threads) {
   InstallCountingAllocator();
-  at::set_num_threads(std::max(threads, 1));
+  PrepareThread(threads);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   // Else the line above makes every at::empty write its memory.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
@@ -201,6 +210,7 @@ absl::StatusOr<ForwardResult> TorchEngine::Forward(const Pass& pass, int sub_dag
 }
 
 absl::StatusOr<ForwardResult> TorchEngine::RunForward(const Pass& pass, int sub_dag) {
+  PrepareThread(options_.threads);
   const MemoryScope memory(account_);
   const at::NoGradGuard no_gradients;
   PassState& state = StateOf(pass);
@@ -309,6 +319,7 @@ absl::StatusOr<std::vector<EdgeTensor>> TorchEngine::RunBackward(const Pass& pas
                      last_backward_[index].first, ", micro-batch ", last_backward_[index].second,
                      "; gradients are summed in micro-batch order"));
   }
+  PrepareThread(options_.threads);
   const MemoryScope memory(account_);
   const at::NoGradGuard no_gradients;
   PassState& state = found->second;
@@ -453,6 +464,7 @@ absl::StatusOr<UpdateResult> TorchEngine::Update(int64_t step, double learning_r
 }
 
 absl::StatusOr<UpdateResult> TorchEngine::RunUpdate(double learning_rate_factor) {
+  PrepareThread(options_.threads);
   const MemoryScope memory(account_);
   const at::NoGradGuard no_gradients;
   UpdateResult result;

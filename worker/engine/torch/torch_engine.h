@@ -21,6 +21,10 @@ namespace fusion::worker::engine {
 /// Threads, determinism and the counting allocator of this process; before anything is computed.
 void PrepareProcess(int threads);
 
+/// Number of threads that kernels called from this thread use: MKL keeps it by thread. Cheap when it is set
+/// already.
+void PrepareThread(int threads);
+
 class TorchEngine final : public Engine {
  public:
   std::string Name() const override { return "torch"; }
