@@ -21,11 +21,24 @@ absl::StatusOr<StageTransport::Ways> StageTransport::MakeWays(const TransportOpt
 }
 
 StageTransport::StageTransport(TransportOptions options, Ways ways)
-    : ways_(std::move(ways)), receiving_(std::make_shared<ReceivingSide>(std::move(options))) {}
+    : receiving_(std::make_shared<ReceivingSide>(std::move(options))), ways_(std::move(ways)) {}
 
 void StageTransport::SetHandlers(TransportHandlers handlers) {
   receiving_->gate().Open(std::move(handlers));
   Accept();
+}
+
+absl::Status StageTransport::EmulateLinks(const std::vector<wire::v1::EmulatedLink>& links,
+                                          const std::string& link_state_file) {
+  TransportOptions options;
+  options.links = links;
+  options.link_state_file = link_state_file;
+  absl::StatusOr<Ways> ways = MakeWays(options);
+  if (!ways.ok()) return ways.status();
+  absl::MutexLock lock(&mutex_);
+  if (!links_.empty()) return absl::FailedPreconditionError("links are emulated before the first of them is used");
+  ways_ = *std::move(ways);
+  return absl::OkStatus();
 }
 
 std::shared_ptr<Link> StageTransport::LinkTo(int stage) {

@@ -28,6 +28,8 @@ class StageTransport : public Transport {
   static absl::StatusOr<Ways> MakeWays(const TransportOptions& options);
 
   void SetHandlers(TransportHandlers handlers) final;
+  absl::Status EmulateLinks(const std::vector<wire::v1::EmulatedLink>& links,
+                            const std::string& link_state_file) final;
   absl::Status Connect(const std::vector<std::pair<int, std::string>>& peers) final;
   void SetWindow(int to_stage, int32_t edge, wire::v1::Direction direction, int tensors) final;
   void Send(int to_stage, EncodedTensor tensor) final;
@@ -58,10 +60,10 @@ class StageTransport : public Transport {
   std::map<int, std::shared_ptr<Link>> Shut();
   void End(const std::map<int, std::shared_ptr<Link>>& links, absl::Time deadline);
 
-  const Ways ways_;
   const std::shared_ptr<ReceivingSide> receiving_;
 
   mutable absl::Mutex mutex_;
+  Ways ways_ ABSL_GUARDED_BY(mutex_);  ///< those of the links to come
   std::map<int, std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
   bool shut_ ABSL_GUARDED_BY(mutex_) = false;
 };

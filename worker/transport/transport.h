@@ -65,13 +65,11 @@ class Transport {
   /// HOST:PORT on which this stage receives; known from construction on.
   virtual std::string address() const = 0;
 
-  /// Once, before Connect: imitates these ways out (Assignment.links), with the resources' state in a file
-  /// that the workers of a machine share. A worker learns them after it has told the broker its address.
+  /// Once, before SetWindow and Connect: imitates these ways out (Assignment.links), with the resources' state in a
+  /// file that the workers of a machine share. A worker learns them after it has told the broker its address.
   /// Without: full speed.
-  virtual absl::Status EmulateLinks(const std::vector<wire::v1::EmulatedLink>& /*links*/,
-                                    const std::string& /*link_state_file*/) {
-    return absl::UnimplementedError("this transport emulates no links");
-  }
+  virtual absl::Status EmulateLinks(const std::vector<wire::v1::EmulatedLink>& links,
+                                    const std::string& link_state_file) = 0;
 
   /// Dials the peers (stage -> address) that this stage sends to; returns when all streams said Hello, or
   /// with the error of the one that did not within the deadline.
