@@ -250,8 +250,12 @@ absl::StatusOr<StepReport> StageRunner::RunStep(int64_t step) {
   }
   report.set_peak_memory_bytes(engine_.PeakMemoryBytes());
   ReportLinks(report);
-  if (const absl::Status status = trace_.Write(step); !status.ok()) {
-    return status;
+  if (trace_.Wants(step)) {
+    encoder_.Drain();
+    decoder_.Drain();
+    if (const absl::Status status = trace_.Write(); !status.ok()) {
+      return status;
+    }
   }
   return report;
 }

@@ -28,9 +28,8 @@ class Trace {
   /// A link's bytes and busy seconds in the whole step.
   void AddLink(int64_t step, int to_stage, int64_t bytes, double busy_seconds, int64_t end_ns);
 
-  /// Writes {"traceEvents": […]}, with the stage as process, when `step` is the one wanted. The file is whole
-  /// or not there.
-  absl::Status Write(int64_t step) const;
+  /// Writes {"traceEvents": […]}, with the stage as process. The file is whole or not there.
+  absl::Status Write() const;
 
  private:
   struct Event {

@@ -1,0 +1,140 @@
+#include "worker/pipeline/edge_codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace fusion::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+graph::v1::Edge MakeEdge(const std::string& forward, const std::string& backward) {
+  graph::v1::Edge edge;
+  edge.set_id(4);
+  edge.mutable_value()->set_operator_("h.0");
+  edge.mutable_spec()->set_dtype(graph::v1::FLOAT32);
+  edge.set_differentiable(true);
+  edge.set_forward_codec(forward);
+  edge.set_backward_codec(backward);
+  return edge;
+}
+
+Tensor Floats(const std::vector<float>& values) {
+  Tensor tensor = AllocateTensor(graph::v1::FLOAT32, {1, static_cast<int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), tensor.mutable_floats().begin());
+  return tensor;
+}
+
+std::vector<float> Values(const Tensor& tensor) { return {tensor.floats().begin(), tensor.floats().end()}; }
+
+TensorKey Key(wire::v1::Direction direction, int32_t micro_batch = 0) {
+  return {.step = 1, .micro_batch = micro_batch, .edge = 4, .direction = direction, .consumer = -1};
+}
+
+/// Both ends of one edge.
+struct Ends {
+  explicit Ends(const std::string& codec)
+      : producer({{4, *ParseEdgeCodecs(MakeEdge(codec, codec))}}),
+        consumer({{4, *ParseEdgeCodecs(MakeEdge(codec, codec))}}) {}
+
+  Tensor Forward(const Tensor& value, int32_t micro_batch, bool training = true) {
+    return *consumer.Decode(*producer.Encode(Key(wire::v1::FORWARD, micro_batch), value, training), training);
+  }
+  Tensor Backward(const Tensor& gradient, int32_t micro_batch) {
+    return *producer.Decode(*consumer.Encode(Key(wire::v1::BACKWARD, micro_batch), gradient, true), true);
+  }
+
+  EdgeCoder producer;
+  EdgeCoder consumer;
+};
+
+TEST(EdgeCoder, ADenseTensorTravelsInItsOwnStorage) {
+  Ends ends("fp32");
+  const Tensor value = Floats({1, 2, 3});
+  const auto message = ends.producer.Encode(Key(wire::v1::FORWARD), value, true);
+  ASSERT_TRUE(message.ok());
+  EXPECT_EQ(message->data, value.data);
+  EXPECT_EQ(message->bytes, 12);
+  EXPECT_EQ(message->codec, "fp32");
+  EXPECT_EQ(ends.consumer.Decode(*message, true)->data, value.data);
+}
+
+TEST(EdgeCoder, TheGradientReusesTheValuesMaskOnBothSides) {
+  Ends ends("topk-0.5-fp32");
+  // Two micro-batches with different masks are in flight at once.
+  EXPECT_THAT(Values(ends.Forward(Floats({1, -5, 4, 2}), 0)), ElementsAre(0, -5, 4, 0));
+  EXPECT_THAT(Values(ends.Forward(Floats({9, 0, 0, 8}), 1)), ElementsAre(9, 0, 0, 8));
+  EXPECT_EQ(ends.producer.masks_held(), 2);
+  EXPECT_THAT(Values(ends.Backward(Floats({1, 2, 3, 4}), 0)), ElementsAre(0, 2, 3, 0));
+  EXPECT_THAT(Values(ends.Backward(Floats({1, 2, 3, 4}), 1)), ElementsAre(1, 0, 0, 4));
+  EXPECT_EQ(ends.producer.masks_held(), 0);
+  EXPECT_EQ(ends.consumer.masks_held(), 0);
+}
+
+TEST(EdgeCoder, AValidationLeavesNoMaskAndNoFeedback) {
+  Ends ends("topk-0.5-fp32+feedback");
+  EXPECT_THAT(Values(ends.Forward(Floats({1, 2}), 0, /*training=*/false)), ElementsAre(0, 2));
+  EXPECT_EQ(ends.producer.masks_held() + ends.consumer.masks_held(), 0);
+  EXPECT_THAT(Values(ends.Forward(Floats({4, 5}), 0)), ElementsAre(0, 5))
+      << "nothing of the validation was added";
+  EXPECT_THAT(Values(ends.Forward(Floats({4, 5}), 1)), ElementsAre(8, 0))
+      << "what the message before left out was added";
+}
+
+TEST(EdgeCoder, AnAbsentGradientFreesTheMask) {
+  Ends ends("topk-0.5-fp32");
+  ends.Forward(Floats({1, 2}), 0);
+  ends.producer.SkipGradient(Key(wire::v1::BACKWARD));
+  ends.consumer.SkipGradient(Key(wire::v1::BACKWARD));
+  EXPECT_EQ(ends.producer.masks_held() + ends.consumer.masks_held(), 0);
+}
+
+TEST(EdgeCoder, AGradientWithoutItsValueIsAnError) {
+  Ends ends("topk-0.5-fp32");
+  ends.Forward(Floats({1, 2}), 0);
+  const auto message = ends.consumer.Encode(Key(wire::v1::BACKWARD), Floats({1, 2}), true);
+  ASSERT_TRUE(message.ok());
+  ASSERT_TRUE(ends.producer.Decode(*message, true).ok());
+  EXPECT_EQ(ends.producer.Decode(*message, true).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(EdgeCoder, BytesThatDoNotDecodeAreAnError) {
+  Ends ends("topk-0.5-fp32");
+  auto message = *ends.producer.Encode(Key(wire::v1::FORWARD), Floats({1, 2, 3, 4, 5, 6, 7, 8}), true);
+  std::fill_n(message.data.get(), message.bytes, std::byte{0xff});
+  EXPECT_EQ(ends.consumer.Decode(message, true).status().code(), absl::StatusCode::kDataLoss);
+}
+
+struct BadCodec {
+  std::string forward, backward;
+  bool differentiable;
+  graph::v1::DataType dtype;
+  std::string message;
+};
+
+class RefusedCodecs : public ::testing::TestWithParam<BadCodec> {};
+
+TEST_P(RefusedCodecs, NameTheEdge) {
+  graph::v1::Edge edge = MakeEdge(GetParam().forward, GetParam().backward);
+  edge.set_differentiable(GetParam().differentiable);
+  edge.mutable_spec()->set_dtype(GetParam().dtype);
+  const auto codecs = ParseEdgeCodecs(edge);
+  EXPECT_EQ(codecs.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(codecs.status().message()), HasSubstr("edge 4 ('h.0')"));
+  EXPECT_THAT(std::string(codecs.status().message()), HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, RefusedCodecs,
+    ::testing::Values(BadCodec{"zip", "fp32", true, graph::v1::FLOAT32, "zip"},
+                      BadCodec{"int8", "int8", true, graph::v1::INT64, "differentiable FLOAT32 values only"},
+                      BadCodec{"int8", "fp32", false, graph::v1::FLOAT32,
+                               "differentiable FLOAT32 values only"},
+                      BadCodec{"int8", "topk-0.1-int4", true, graph::v1::FLOAT32, "leaves none"}));
+
+}  // namespace
+}  // namespace fusion::worker
