@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "graph/families.h"
 #include "graph/slicing.h"
-#include "scheduler/network.h"
+#include "scheduler/plan.h"
 #include "scheduler/planner.h"
 
 namespace fusion::op {
@@ -62,65 +60,6 @@ absl::StatusOr<std::vector<graph::v1::StageProgram>> MakePrograms(const graph::v
   if (absl::Status status = graph::SetCodecs(plan, *programs); !status.ok()) return status;
   return programs;
 }
-
-absl::Status CheckReplay(const graph::v1::Plan& plan, const graph::v1::Graph& graph,
-                         const std::vector<Compnode>& compnodes) {
-  for (const graph::v1::PlannedStage& stage : plan.stages()) {
-    if (FindCompnode(compnodes, stage.compnode()) != nullptr) continue;
-    return absl::InvalidArgumentError(absl::StrCat("the plan's stage ", stage.index(), " is for compnode ",
-                                                   stage.compnode(),
-                                                   ", which is not among the compnodes given"));
-  }
-  return MakePrograms(graph, plan).status();
-}
-
-/// The ways between the compnodes of a plan's stages, where the sender imitates its links.
-class EmulatedNetwork {
- public:
-  static absl::StatusOr<EmulatedNetwork> Of(const std::vector<Compnode>& compnodes,
-                                            const graph::v1::Plan& plan) {
-    EmulatedNetwork emulated;
-    std::vector<int> used;
-    std::map<std::string, int> nodes;
-    bool any = false;
-    for (const graph::v1::PlannedStage& stage : plan.stages()) {
-      const auto compnode = std::find_if(compnodes.begin(), compnodes.end(), [&](const Compnode& c) {
-        return c.metadata().name() == stage.compnode();
-      });
-      const auto [entry, inserted] = nodes.emplace(stage.compnode(), static_cast<int>(used.size()));
-      if (inserted) used.push_back(static_cast<int>(compnode - compnodes.begin()));
-      emulated.node_of_stage_.push_back(entry->second);
-      emulated.links_of_stage_.push_back(compnode->spec().emulation().links());
-      any = any || emulated.links_of_stage_.back();
-    }
-    if (!any) return emulated;
-    absl::StatusOr<scheduler::Network> network = scheduler::MakeNetwork(compnodes, used);
-    if (!network.ok()) return network.status();
-    emulated.network_ = *std::move(network);
-    return emulated;
-  }
-
-  void AddLinks(int from, wire::v1::Assignment& assignment) const {
-    if (!links_of_stage_[from]) return;
-    for (int to = 0; to < static_cast<int>(node_of_stage_.size()); ++to) {
-      if (node_of_stage_[from] == node_of_stage_[to]) continue;
-      const scheduler::Way way = network_.Between(node_of_stage_[from], node_of_stage_[to]);
-      wire::v1::EmulatedLink& link = *assignment.add_links();
-      link.set_to_stage(to);
-      link.set_latency_seconds(way.latency_seconds);
-      for (const int index : way.resources) {
-        wire::v1::EmulatedLink::Resource& resource = *link.add_resources();
-        resource.set_name(network_.resources[index].name);
-        resource.set_bits_per_second(8 * network_.resources[index].bytes_per_second);
-      }
-    }
-  }
-
- private:
-  std::vector<int> node_of_stage_;
-  std::vector<bool> links_of_stage_;
-  scheduler::Network network_;
-};
 
 }  // namespace
 
@@ -177,20 +116,16 @@ absl::StatusOr<graph::v1::Plan> LocalPlanning::MakePlan(const FusionJob& job,
   if (!profile.ok()) return profile.status();
   if (absl::Status status = CheckEmulation(compnodes, cores_, profile->flops); !status.ok()) return status;
 
-  graph::v1::Plan plan;
-  if (files->replay) {
-    if (absl::Status status = CheckReplay(*files->replay, *graph, compnodes); !status.ok()) return status;
-    plan = *files->replay;
-  } else {
-    absl::StatusOr<scheduler::PlanResult> result = scheduler::MakePlan({.job = job.metadata().name(),
-                                                                        .spec = job.spec(),
-                                                                        .graph = *graph,
-                                                                        .compnodes = compnodes,
-                                                                        .machine = *profile,
-                                                                        .incarnation = incarnation});
-    if (!result.ok()) return result.status();
-    plan = std::move(result->plan);
-  }
+  const scheduler::PlanRequest request{.job = job.metadata().name(),
+                                       .spec = job.spec(),
+                                       .graph = *graph,
+                                       .compnodes = compnodes,
+                                       .machine = *profile,
+                                       .incarnation = incarnation};
+  absl::StatusOr<scheduler::PlanResult> result =
+      files->replay ? scheduler::ReplayPlan(request, *files->replay) : scheduler::MakePlan(request);
+  if (!result.ok()) return result.status();
+  graph::v1::Plan plan = std::move(result->plan);
   plan.set_job(job.metadata().name());
   *plan.mutable_spec() = job.spec();
   plan.set_incarnation(incarnation);
@@ -203,19 +138,20 @@ absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments
   if (!files.ok()) return files.status();
   absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(job.spec().model());
   if (!graph.ok()) return graph.status();
-  if (absl::Status status = CheckReplay(plan, *graph, compnodes); !status.ok()) return status;
   absl::StatusOr<std::vector<graph::v1::StageProgram>> programs = MakePrograms(*graph, plan);
   if (!programs.ok()) return programs.status();
   absl::StatusOr<std::string> model_config = graph::ModelConfigJson(job.spec().model());
   if (!model_config.ok()) return model_config.status();
   absl::StatusOr<scheduler::MachineProfile> profile = MeasuredProfile(job, *graph);
   if (!profile.ok()) return profile.status();
-  absl::StatusOr<EmulatedNetwork> network = EmulatedNetwork::Of(compnodes, plan);
-  if (!network.ok()) return network.status();
+  absl::StatusOr<std::vector<std::vector<wire::v1::EmulatedLink>>> links =
+      scheduler::EmulatedLinksOf(compnodes, plan);
+  if (!links.ok()) return links.status();
 
   std::vector<wire::v1::Assignment> assignments;
   for (int stage = 0; stage < plan.stages_size(); ++stage) {
-    const Compnode& compnode = *FindCompnode(compnodes, plan.stages(stage).compnode());
+    const Compnode& compnode =
+        *FindCompnode(compnodes, plan.stages(stage).compnode());  // as EmulatedLinksOf found
     wire::v1::Assignment& assignment = assignments.emplace_back();
     assignment.set_job(KeyOfJob(job).ToString());
     assignment.set_incarnation(plan.incarnation());
@@ -225,10 +161,9 @@ absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments
     assignment.set_checkpoint_directory(CheckpointFolder(files->folder));
     assignment.set_emulated_flops(compnode.spec().emulation().flops());
     assignment.set_machine_flops(profile->flops);
-    network->AddLinks(stage, assignment);
+    assignment.mutable_links()->Assign((*links)[stage].begin(), (*links)[stage].end());
     if (assignment.links_size() > 0) assignment.set_link_state_file(LinkStateFile(files->folder));
-    const int64_t limit = plan.stages(stage).memory_limit_bytes();
-    assignment.set_memory_limit_bytes(limit == std::numeric_limits<int64_t>::max() ? 0 : limit);
+    assignment.set_memory_limit_bytes(plan.stages(stage).memory_limit_bytes());
     assignment.set_stages(plan.stages_size());
     if (files->trace_step > 0) {
       assignment.set_trace_file(TraceFile(files->folder, stage));
