@@ -165,7 +165,7 @@ std::string ManifestError::ToString() const {
   return absl::StrCat(out, ": ", field, field.empty() ? "" : ": ", message);
 }
 
-json ManifestError::ToJson() const {
+nlohmann::ordered_json ManifestError::ToJson() const {
   return {{"file", file}, {"document", document}, {"line", line}, {"field", field}, {"message", message}};
 }
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "fusion/v1alpha1/api.pb.h"
-#include "nlohmann/json_fwd.hpp"
+#include "nlohmann/json.hpp"
 #include "proto/field_error.h"
 #include "proto/yaml.h"
 
@@ -28,7 +28,7 @@ struct ManifestError {
   /// FILE:DOC:LINE: field: message, without the parts that are not known.
   std::string ToString() const;
   /// {file, document, line, field, message}
-  nlohmann::json ToJson() const;
+  nlohmann::ordered_json ToJson() const;
 };
 
 /// An object, and where it stands.

@@ -208,7 +208,7 @@ TEST(Manifest, ErrorsSayFileDocumentAndLine) {
             "n.yaml:2:16: spec.emulation.flops: must be a number, not the string \"two\"");
   EXPECT_EQ(
       manifest.errors[1].ToJson().dump(),
-      R"({"document":2,"field":"spec.emulation.flops","file":"n.yaml","line":16,"message":"must be a number, not the string \"two\""})");
+      R"({"file":"n.yaml","document":2,"line":16,"field":"spec.emulation.flops","message":"must be a number, not the string \"two\""})");
 }
 
 TEST(Manifest, LinksOfOneClusterAgree) {

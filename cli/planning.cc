@@ -1,0 +1,29 @@
+#include "cli/planning.h"
+
+#include "absl/strings/str_cat.h"
+#include "cli/exit_code.h"
+#include "graph/families.h"
+
+namespace fusion::cli {
+
+absl::StatusOr<graph::v1::Graph> JobGraph(const api::Declared<v1alpha1::FusionJob>& job) {
+  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(job.object.spec().model());
+  if (graph.ok()) return graph;
+  return absl::Status(graph.status().code(),
+                      absl::StrCat(job.file, ":", job.document.index, ":", job.document.LineOf("spec.model"),
+                                   ": ", graph.status().message()));
+}
+
+std::vector<v1alpha1::Compnode> Compnodes(const api::Manifest& manifest) {
+  std::vector<v1alpha1::Compnode> compnodes;
+  for (const auto& compnode : manifest.compnodes) compnodes.push_back(compnode.object);
+  return compnodes;
+}
+
+int Fail(const absl::Status& status, Console& console) {
+  if (absl::IsCancelled(status)) return kInterrupted;
+  console.Error(std::string(status.message()));
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kInvalid : kFailed;
+}
+
+}  // namespace fusion::cli

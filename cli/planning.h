@@ -1,0 +1,25 @@
+// From a checked job to what the planner needs, and errors to exit statuses; shared by the commands that
+// plan.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/console.h"
+#include "fusion/graph/v1/graph.pb.h"
+#include "proto/manifest.h"
+
+namespace fusion::cli {
+
+/// The graph of the job's model; an error begins with the job's file.
+absl::StatusOr<graph::v1::Graph> JobGraph(const api::Declared<v1alpha1::FusionJob>& job);
+
+/// The objects alone, in file order.
+std::vector<v1alpha1::Compnode> Compnodes(const api::Manifest& manifest);
+
+/// Prints the error; the exit status that fits its code: 130 CANCELLED, 2 INVALID_ARGUMENT and NOT_FOUND,
+/// else 1.
+int Fail(const absl::Status& status, Console& console);
+
+}  // namespace fusion::cli
