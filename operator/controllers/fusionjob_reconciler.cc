@@ -112,7 +112,7 @@ absl::StatusOr<ReconcileResult> FusionJobReconciler::Reconcile(const ObjectKey& 
 
   const std::optional<RunStatus> run = d_.broker.Find(key.ToString());
   const bool known = run.has_value() && run->incarnation == IntAt(*job, {"status", "incarnation"});
-  if (phase == kStarting && !known) return Begin(key, *job);
+  if (phase == kStarting && (!known || run->phase == RunPhase::kRegistering)) return Begin(key, *job, known);
   if (!known)
     return Fail(*job, "RunLost", "the operator that ran the job has ended, and its workers with it");
   return Observe(key, *job, *run);
@@ -166,34 +166,30 @@ FusionJobReconciler::Result FusionJobReconciler::Plan(const ObjectKey& key, cons
   return ReconcileResult();
 }
 
-FusionJobReconciler::Result FusionJobReconciler::Begin(const ObjectKey& key, const json& object) {
-  absl::StatusOr<v1alpha1::FusionJob> job = ParseJob(object);
-  if (!job.ok()) return Fail(object, "InvalidJob", std::string(job.status().message()));
+FusionJobReconciler::Result FusionJobReconciler::Begin(const ObjectKey& key, const json& object,
+                                                       bool admitted) {
   const int64_t incarnation = IntAt(object, {"status", "incarnation"});
   absl::StatusOr<graph::v1::Plan> plan = d_.archive.Load(key, incarnation);
   if (!plan.ok()) return Fail(object, "PlanLost", std::string(plan.status().message()));
-  absl::StatusOr<std::vector<v1alpha1::Compnode>> compnodes = Compnodes();
-  if (!compnodes.ok()) return compnodes.status();
-  absl::StatusOr<std::vector<wire::v1::Assignment>> assignments =
-      d_.planning.MakeAssignments(*job, *compnodes, *plan);
-  if (!assignments.ok()) {
-    return Fail(object, ReasonOf(assignments.status()), std::string(assignments.status().message()));
+  if (!admitted) {
+    absl::StatusOr<v1alpha1::FusionJob> job = ParseJob(object);
+    if (!job.ok()) return Fail(object, "InvalidJob", std::string(job.status().message()));
+    absl::StatusOr<std::vector<v1alpha1::Compnode>> compnodes = Compnodes();
+    if (!compnodes.ok()) return compnodes.status();
+    absl::StatusOr<std::vector<wire::v1::Assignment>> assignments =
+        d_.planning.MakeAssignments(*job, *compnodes, *plan);
+    if (!assignments.ok()) {
+      return Fail(object, ReasonOf(assignments.status()), std::string(assignments.status().message()));
+    }
+    RunSpec run{key.ToString(), incarnation, {}, *std::move(assignments), Clusters(*plan)};
+    for (const graph::v1::PlannedStage& stage : plan->stages()) run.compnodes.push_back(stage.compnode());
+    if (absl::Status status = d_.broker.Admit(std::move(run)); !status.ok()) return status;
   }
-
-  RunSpec run{key.ToString(), incarnation, {}, *std::move(assignments), Clusters(*plan)};
-  std::vector<WorkerSpec> workers;
   for (int stage = 0; stage < plan->stages_size(); ++stage) {
-    const std::string& compnode = plan->stages(stage).compnode();
-    run.compnodes.push_back(compnode);
-    workers.push_back({key.ToString(), stage, compnode, incarnation});
-  }
-  if (absl::Status admitted = d_.broker.Admit(std::move(run)); !admitted.ok()) return admitted;
-  for (const WorkerSpec& worker : workers) {
+    const WorkerSpec worker{key.ToString(), stage, plan->stages(stage).compnode(), incarnation};
     if (absl::Status started = d_.launcher.Start(worker); !started.ok()) {
-      EndRun(key, "a worker could not be started");
-      return Fail(
-          object, "WorkerStartFailed",
-          absl::StrCat("stage ", worker.stage, " (compnode ", worker.compnode, "): ", started.message()));
+      return Fail(object, "WorkerStartFailed",
+                  absl::StrCat("stage ", stage, " (compnode ", worker.compnode, "): ", started.message()));
     }
   }
   return Wait(object, false);
@@ -269,10 +265,7 @@ FusionJobReconciler::Result FusionJobReconciler::Wait(const json& job, bool runn
                            seconds, " s");
     }
   }
-  if (now >= deadline) {
-    EndRun(KeyOf(job), limit);
-    return Fail(job, "DeadlineExceeded", limit);
-  }
+  if (now >= deadline) return Fail(job, "DeadlineExceeded", limit);
   return ReconcileResult{deadline == absl::InfiniteFuture() ? absl::ZeroDuration() : deadline - now};
 }
 

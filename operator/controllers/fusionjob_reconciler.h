@@ -56,7 +56,8 @@ class FusionJobReconciler : public Reconciler {
   Result Clean(const ObjectKey& key, const nlohmann::json& job);
   Result Pend(const nlohmann::json& job);
   Result Plan(const ObjectKey& key, const nlohmann::json& job);
-  Result Begin(const ObjectKey& key, const nlohmann::json& job);
+  /// Admits the run unless it is, and starts the workers that were not started.
+  Result Begin(const ObjectKey& key, const nlohmann::json& job, bool admitted);
   Result Observe(const ObjectKey& key, const nlohmann::json& job, const RunStatus& run);
   Result FailOrRestart(const nlohmann::json& job, const RunStatus& run);
   Result Fail(const nlohmann::json& job, const std::string& reason, const std::string& message);

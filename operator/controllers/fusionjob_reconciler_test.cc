@@ -260,6 +260,11 @@ TEST_F(FusionJobReconcilerTest, AWorkerThatCannotBeStartedFailsTheJob) {
   CreateJob();
   Reach("Starting");
   launcher_.SetFault(absl::NotFoundError("cannot start /bin/fusion-worker"));
+  client_.SetFault([this](const std::string&) {  // the first write of that comes too late
+    client_.SetFault(nullptr);
+    return absl::AbortedError("written meanwhile");
+  });
+  EXPECT_TRUE(absl::IsAborted(Reconcile().status()));
   Reach("Failed");
   EXPECT_EQ(FailureReason(), "WorkerStartFailed: stage 0 (compnode a1): cannot start /bin/fusion-worker");
 }
