@@ -234,7 +234,7 @@ class Service : public grpc::CallbackGenericService {
     waiting_.clear();
   }
 
-  /// Ends all calls; waits until they are gone or the deadline.
+  /// Ends all calls, the greeted ones in order; waits until they are gone or the deadline.
   void Close(absl::Time deadline) {
     side_->CloseAll(deadline);
     absl::MutexLock lock(&mutex_);
@@ -243,6 +243,12 @@ class Service : public grpc::CallbackGenericService {
       call->FinishWith(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the worker is closing"));
     }
     mutex_.AwaitWithDeadline(absl::Condition(this, &Service::Empty), deadline);
+  }
+
+  /// After the server's shutdown, which cancels those that are left.
+  void AwaitLastCall() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &Service::Empty));
   }
 
   void Remove(IncomingCall* call) {
@@ -312,6 +318,7 @@ class GrpcTransport : public StageTransport {
     service_.Close(deadline);
     server_->Shutdown(std::chrono::system_clock::now());
     server_->Wait();
+    service_.AwaitLastCall();
   }
 
  private:

@@ -56,7 +56,7 @@ absl::Status ReceivingEnd::OnFrame(const Pieces& pieces) {
     if (over_ || failed_) return absl::FailedPreconditionError("the stream is over");
   }
   const absl::StatusOr<ReceivedFrame> frame = ParseFrame(pieces);
-  const absl::Status status = frame.ok() ? Take(*frame) : frame.status();
+  absl::Status status = frame.ok() ? Take(*frame) : frame.status();
   int from_stage;
   {
     absl::MutexLock lock(&mutex_);

@@ -36,7 +36,8 @@ absl::Status StageTransport::EmulateLinks(const std::vector<wire::v1::EmulatedLi
   absl::StatusOr<Ways> ways = MakeWays(options);
   if (!ways.ok()) return ways.status();
   absl::MutexLock lock(&mutex_);
-  if (!links_.empty()) return absl::FailedPreconditionError("links are emulated before the first of them is used");
+  if (!links_.empty())
+    return absl::FailedPreconditionError("links are emulated before the first of them is used");
   ways_ = *std::move(ways);
   return absl::OkStatus();
 }
