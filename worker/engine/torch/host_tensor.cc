@@ -1,5 +1,7 @@
 #include "worker/engine/torch/host_tensor.h"
 
+#include <ATen/ops/from_blob.h>
+
 #include <cstdint>
 #include <cstring>
 #include <utility>

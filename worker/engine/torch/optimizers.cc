@@ -132,6 +132,7 @@ absl::StatusOr<Optimizers> Optimizers::Create(const v1alpha1::Training& training
   Optimizers optimizers;
   for (auto& [key, group] : groups) {
     std::vector<at::Tensor> tensors;
+    tensors.reserve(group.parameters.size());
     for (const Parameter& parameter : group.parameters) {
       tensors.push_back(parameter.value);
     }

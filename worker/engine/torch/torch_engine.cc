@@ -510,6 +510,7 @@ absl::Status TorchEngine::WriteOptimizerState(const std::vector<NamedTensor>& st
     const MemoryScope memory(account_);
     const at::NoGradGuard no_gradients;
     std::vector<NamedState> views;
+    views.reserve(state.size());
     for (const NamedTensor& entry : state) {
       views.push_back({entry.name, Borrow(entry.tensor, account_)});
     }
