@@ -19,6 +19,7 @@ import sys
 import time
 
 CLANG_TIDY = "clang-tidy-16"
+PRECOMPILED = re.compile(r"-Winvalid-pch -include \S+cmake_pch\.hxx ")
 INCLUDE = re.compile(rb'#include "([^"]+)"')
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -58,6 +59,12 @@ def main():
     rules = version + (ROOT / ".clang-tidy").read_bytes()
     wanted = {path.resolve() for path in arguments.files}
     database = json.loads((arguments.build / "compile_commands.json").read_text())
+    # Clang reads no precompiled header of GCC's: the sources include what they need by themselves.
+    folder = arguments.build / "tidy"
+    folder.mkdir(exist_ok=True)
+    for entry in database:
+        entry["command"] = PRECOMPILED.sub("", entry["command"])
+    (folder / "compile_commands.json").write_text(json.dumps(database))
     sources = sorted({pathlib.Path(entry["file"]).resolve() for entry in database})
     sources = [path for path in sources if ROOT in path.parents and arguments.build.resolve() not in path.parents and
                (not wanted or path in wanted)]
@@ -73,7 +80,7 @@ def main():
         if time.monotonic() - start > arguments.budget:
             skipped.append(path)
             return
-        run = subprocess.run([CLANG_TIDY, "--quiet", "-p", str(arguments.build), str(path)], capture_output=True, text=True,
+        run = subprocess.run([CLANG_TIDY, "--quiet", "-p", str(folder), str(path)], capture_output=True, text=True,
                              check=False)
         if run.returncode == 0:
             stamp.touch()

@@ -219,6 +219,7 @@ absl::Status InProcessRun::Backward(const Pass& pass) {
     }
   }
   std::vector<int> next;
+  next.reserve(programs_.size());
   for (const graph::v1::StageProgram& program : programs_) {
     next.push_back(program.sub_dags_size() - 1);
   }
