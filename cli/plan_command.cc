@@ -96,7 +96,8 @@ int PlanCommand(const Invocation& invocation, Console& console) {
   }
   Printer printer(invocation.Get("output", ""), console);
   const Interrupt interrupt;
-  ProfileCache profiles(invocation.Get("workdir", "fusion-work"), false, interrupt);
+  ProfileCache profiles(invocation.Get("workdir", "fusion-work"), false, interrupt,
+                        [&console] { console.Note(kMeasuring); });
   int exit_code = kSuccess;
   for (const auto& job : manifest.jobs) {
     const FusionJobSpec& spec = job.object.spec();

@@ -95,7 +95,7 @@ std::string PlanText(const Plan& plan, bool wide) {
   if (plan.links_size() > 0)
     absl::StrAppend(&text, "\n", LinkTable(plan, wide), "(bytes and time of one micro-batch)\n");
   absl::StrAppend(&text, "\npredicted: ", FormatSeconds(plan.step_seconds()), " a step, ",
-                  absl::StrFormat("%.3g", plan.samples_per_second()), " samples/s, bubble ",
+                  api::FormatRate(plan.samples_per_second()), " samples/s, bubble ",
                   absl::StrFormat("%.0f %%", 100 * plan.bubble_fraction()));
   if (plan.free_links_step_seconds() > 0) {
     absl::StrAppend(&text, "; over free links ", FormatSeconds(plan.free_links_step_seconds()));
@@ -126,7 +126,7 @@ std::string ComparisonText(const std::vector<ComparedPlan>& plans) {
     for (const PlannedStage& stage : plan.stages())
       absl::StrAppend(&compnodes, compnodes.empty() ? "" : " ", stage.compnode());
     table.Add({compared.policy, absl::StrCat(plan.stages_size()), FormatSeconds(plan.step_seconds()),
-               absl::StrFormat("%.3g", plan.samples_per_second()),
+               api::FormatRate(plan.samples_per_second()),
                absl::StrFormat("%.0f %%", 100 * plan.bubble_fraction()),
                plan.links().empty() ? "-" : FormatSeconds(slowest), compnodes});
   }

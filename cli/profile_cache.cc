@@ -85,6 +85,7 @@ absl::StatusOr<scheduler::MachineProfile> ProfileCache::Load(const graph::v1::Gr
     absl::StatusOr<scheduler::MachineProfile> kept = scheduler::ParseProfile(ReadText(path));
     if (kept.ok()) return kept;
   }
+  on_measure_();
   const absl::StatusOr<std::string> text = Measure(graph_bytes, samples);
   if (!text.ok()) return text.status();
   absl::StatusOr<scheduler::MachineProfile> profile = scheduler::ParseProfile(*text);

@@ -37,7 +37,8 @@ int ProfileCommand(const Invocation& invocation, Console& console) {
     jobs = std::move(manifest.jobs);
   }
   const Interrupt interrupt;
-  ProfileCache cache(invocation.Get("workdir", "fusion-work"), invocation.Has("refresh"), interrupt);
+  ProfileCache cache(invocation.Get("workdir", "fusion-work"), invocation.Has("refresh"), interrupt,
+                     [&console] { console.Note(kMeasuring); });
   const auto print = [&](const absl::StatusOr<scheduler::MachineProfile>& profile) {
     if (!profile.ok()) return Fail(profile.status(), console);
     console.out << (invocation.Has("output") ? scheduler::ProfileJson(*profile) + "\n"

@@ -29,12 +29,14 @@ std::string Link(const LinkTraffic& link) {
 /// What is known beside the bar, the most important first.
 std::vector<std::string> Parts(const Progress& progress) {
   std::vector<std::string> parts;
-  if (progress.steps > 0) parts.push_back(absl::StrCat(progress.step, "/", progress.steps));
+  if (progress.steps > 0 && (progress.step > 0 || progress.phase == "Running")) {
+    parts.push_back(absl::StrCat(progress.step, "/", progress.steps));
+  }
   if (progress.loss.has_value()) parts.push_back(absl::StrFormat("loss %.4g", *progress.loss));
   if (progress.samples_per_second.has_value()) {
-    parts.push_back(absl::StrFormat("%.3g samples/s", *progress.samples_per_second));
+    parts.push_back(absl::StrCat(api::FormatRate(*progress.samples_per_second), " samples/s"));
   }
-  if (progress.eta_seconds.has_value())
+  if (progress.eta_seconds.has_value() && progress.phase == "Running")
     parts.push_back(absl::StrCat("ETA ", api::FormatSeconds(*progress.eta_seconds)));
   if (progress.validation_loss.has_value())
     parts.push_back(absl::StrFormat("validation %.4g", *progress.validation_loss));

@@ -54,7 +54,7 @@ class Run {
       : invocation_(invocation),
         console_(console),
         workdir_(invocation.Get("workdir", "fusion-work")),
-        profiles_(workdir_, false, interrupt_),
+        profiles_(workdir_, false, interrupt_, [] {}),
         view_(console) {}
 
   int Execute();

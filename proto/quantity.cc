@@ -174,12 +174,19 @@ std::string FormatBytes(double bytes) {
 
 std::string FormatSeconds(double seconds) {
   if (!std::isfinite(seconds)) return "-";
+  if (seconds == 0) return "0 s";
   if (seconds < 0.9995e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
   if (seconds < 0.9995) return absl::StrFormat("%.3g ms", seconds * 1e3);
   if (seconds < 59.95) return absl::StrFormat("%.3g s", seconds);
   const auto whole = static_cast<int64_t>(std::llround(std::min(seconds, 1e15)));
   if (whole < 3600) return absl::StrFormat("%dm%ds", whole / 60, whole % 60);
   return absl::StrFormat("%dh%dm", whole / 3600, whole % 3600 / 60);
+}
+
+std::string FormatRate(double rate) {
+  if (std::abs(rate) < 999.5 || std::abs(rate) >= 1e9) return absl::StrFormat("%.3g", rate);
+  const double unit = std::pow(10.0, std::floor(std::log10(std::abs(rate))) - 2);
+  return absl::StrFormat("%.0f", std::round(rate / unit) * unit);
 }
 
 std::string FormatBandwidth(double bits_per_second) {

@@ -27,6 +27,9 @@ std::string FormatBytes(double bytes);
 /// "1h2m", "2m5s", "5.76 s", "40 ms", "120 us": for people.
 std::string FormatSeconds(double seconds);
 
+/// "41.2", "0.35", "15200": three significant digits, without an exponent below a billion; for people.
+std::string FormatRate(double rate);
+
 /// "8Mbps", "1.5Gbps": what ParseBandwidth reads back, to six significant digits.
 std::string FormatBandwidth(double bits_per_second);
 

@@ -83,6 +83,12 @@ TEST(Format, IsForPeople) {
   EXPECT_EQ(FormatSeconds(125), "2m5s");
   EXPECT_EQ(FormatSeconds(3720), "1h2m");
   EXPECT_EQ(FormatSeconds(INFINITY), "-");
+  EXPECT_EQ(FormatSeconds(0), "0 s");
+  EXPECT_EQ(FormatRate(41.234), "41.2");
+  EXPECT_EQ(FormatRate(0.35), "0.35");
+  EXPECT_EQ(FormatRate(15234.5), "15200");
+  EXPECT_EQ(FormatRate(999.9), "1000");
+  EXPECT_EQ(FormatRate(2.5e12), "2.5e+12");
 }
 
 }  // namespace
