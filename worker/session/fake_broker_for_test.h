@@ -42,7 +42,7 @@ class FakeBroker : private wire::v1::Broker::Service {
     }
   }
 
-  /// The next message of this kind from `stage`; others stay. Nothing after 20 s.
+  /// The next message of this kind from `stage`'s last session; others stay. Nothing after 20 s.
   std::optional<wire::v1::WorkerMessage> Await(int stage, Kind kind) {
     const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       for (const auto& message : received_[stage]) {
@@ -91,6 +91,7 @@ class FakeBroker : private wire::v1::Broker::Service {
       if (message.has_register_()) {
         stage = message.register_().stage();
         streams_[stage] = stream;
+        received_[stage].clear();
       }
       received_[stage].push_back(message);
     }

@@ -3,14 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "graph/families.h"
+#include "graph/slicing.h"
 #include "tests/support/process.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/session/fake_broker_for_test.h"
@@ -43,12 +48,12 @@ class StageWorkerTest : public ::testing::Test {
   }
 
   void StartWorkers() {
-    for (size_t stage = 0; stage < model_.programs.size(); ++stage) {
+    for (size_t stage = 0; stage < programs_.size(); ++stage) {
       workers_.push_back(std::make_unique<testing::Process>(
           std::vector<std::string>{FUSION_BINARY_DIR "/bin/fusion-worker", "stage", "--broker",
                                    broker_.address(), "--job", "default/job", "--stage",
                                    std::to_string(stage), "--compnode", "a1", "--incarnation", "1",
-                                   "--engine", "none"},
+                                   "--engine", engine_},
           MakeFolder(absl::StrCat("worker-", stage))));
     }
   }
@@ -64,14 +69,14 @@ class StageWorkerTest : public ::testing::Test {
     assignment.set_job("default/job");
     assignment.set_incarnation(1);
     *assignment.mutable_spec() = spec_;
-    *assignment.mutable_program() = model_.programs[stage];
+    *assignment.mutable_program() = programs_[stage];
     assignment.set_base_directory(scratch_.path());
     assignment.set_checkpoint_directory(scratch_ / "checkpoints");
     (*assignment.mutable_model_config_json())["config.json"] = "{}";
     return assignment;
   }
 
-  int stages() const { return static_cast<int>(model_.programs.size()); }
+  int stages() const { return static_cast<int>(programs_.size()); }
 
   /// Up to Start.
   void BeginRun() {
@@ -103,8 +108,10 @@ class StageWorkerTest : public ::testing::Test {
 
   const testing::ScratchFolder scratch_;
   FakeBroker broker_;
-  const FakeModel model_ =
-      MakeFakeModel({.seed = 5, .layers = 4, .stages = 2, .sub_dags = 3, .max_depth = 2});
+  /// Two stages; the engine that computes nothing does not mind what they are.
+  std::vector<graph::v1::StageProgram> programs_ =
+      MakeFakeModel({.seed = 5, .layers = 4, .stages = 2, .sub_dags = 3, .max_depth = 2}).programs;
+  std::string engine_ = "none";
   v1alpha1::FusionJobSpec spec_;
   std::vector<std::unique_ptr<testing::Process>> workers_;
 };
@@ -161,7 +168,7 @@ TEST_F(StageWorkerTest, EvaluatesOnceAtStepZero) {
   int reports = 0;
   for (int stage = 0; stage < stages(); ++stage) {
     ASSERT_TRUE(broker_.Await(stage, WorkerMessage::kFinished).has_value());
-    if (model_.programs[stage].computes_loss()) {
+    if (programs_[stage].computes_loss()) {
       const auto report = broker_.Await(stage, WorkerMessage::kValidation);
       ASSERT_TRUE(report.has_value());
       EXPECT_EQ(report->validation().step(), 0);
@@ -178,7 +185,7 @@ TEST_F(StageWorkerTest, SaysWhyItCannotGoOn) {
   for (int stage = 0; stage < stages(); ++stage) {
     ASSERT_TRUE(broker_.Await(stage, WorkerMessage::kRegister).has_value());
     bool reads = false;
-    for (const auto& sub_dag : model_.programs[stage].sub_dags()) {
+    for (const auto& sub_dag : programs_[stage].sub_dags()) {
       for (const auto& op : sub_dag.operators()) {
         reads |= op.kind() == graph::v1::Operator::PLACEHOLDER;
       }
@@ -217,6 +224,96 @@ TEST_F(StageWorkerTest, EndsOnSigterm) {
     EXPECT_EQ(worker->Wait(kDeadline).exit_code, 143);
   }
   EXPECT_TRUE(broker_.AwaitEnd(0));
+}
+
+/// gpt2 with LibTorch, over real links.
+class TorchStageTest : public StageWorkerTest {
+ protected:
+  TorchStageTest() {
+    std::string text;
+    for (int i = 0; text.size() < 20'000; ++i) {
+      absl::StrAppend(&text, "the ", i % 7, " quick foxes ");
+    }
+    testing::WriteFile(scratch_ / "text", text);
+    spec_.mutable_data()->set_uri("text");
+    v1alpha1::Model* model = spec_.mutable_model();
+    model->set_family(v1alpha1::Model::gpt2);
+    model->mutable_config()->set_layers(2);
+    model->mutable_config()->set_heads(2);
+    model->mutable_config()->set_width(16);
+    model->mutable_config()->set_context(16);
+    model->mutable_config()->set_dropout(0.1);
+    spec_.mutable_training()->set_steps(30);
+    spec_.mutable_training()->mutable_optimizer()->set_type(v1alpha1::Optimizer::AdamW);
+    spec_.mutable_training()->mutable_optimizer()->set_learning_rate(1e-2);
+    engine_ = "torch";
+  }
+
+  void SetUp() override {
+    const char* path = std::getenv("FUSION_ENGINE_PATH");
+    const std::string folder = path == nullptr ? FUSION_BINARY_DIR "/lib" : path;
+    if (!fs::exists(folder + "/libfusion_engine_torch.so")) {
+      GTEST_SKIP() << "no LibTorch engine in " << folder;
+    }
+  }
+
+  /// Cuts the model where an operator's name starts with one of `starts`; stages repeat as given.
+  void Cut(const std::vector<std::string>& starts, const std::vector<int>& stages) {
+    const auto graph = graph::BuildModel(spec_.model());
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    graph::Placement placement(1 + *std::max_element(stages.begin(), stages.end()));
+    size_t segment = 0;
+    placement[stages[0]].sub_dags.push_back({.operators = {}, .depth = 2});
+    for (const graph::v1::Operator& op : graph->operators()) {
+      if (op.kind() == graph::v1::Operator::VARIABLE) {
+        continue;
+      }
+      if (segment < starts.size() && absl::StartsWith(op.name(), starts[segment])) {
+        placement[stages[++segment]].sub_dags.push_back({.operators = {}, .depth = 2});
+      }
+      placement[stages[segment]].sub_dags.back().operators.push_back(op.name());
+    }
+    ASSERT_EQ(segment, starts.size()) << "no operator starts with " << starts[segment];
+    auto programs = graph::Slice(*graph, placement);
+    ASSERT_TRUE(programs.ok()) << programs.status();
+    programs_ = *std::move(programs);
+  }
+
+  /// Losses of all steps, then of the validations.
+  std::vector<double> Losses() {
+    StartWorkers();
+    BeginRun();
+    std::vector<double> losses;
+    std::vector<double> validations;
+    for (int stage = 0; stage < this->stages(); ++stage) {
+      EXPECT_TRUE(broker_.Await(stage, WorkerMessage::kFinished).has_value()) << workers_[stage]->Err();
+      for (int64_t step = 1; programs_[stage].computes_loss() && step <= spec_.training().steps(); ++step) {
+        losses.push_back(broker_.Await(stage, WorkerMessage::kStep)->step().loss());
+        if (step % 2 == 0) {
+          validations.push_back(broker_.Await(stage, WorkerMessage::kValidation)->validation().loss());
+        }
+      }
+    }
+    workers_.clear();
+    for (int stage = 0; stage < this->stages(); ++stage) {
+      EXPECT_TRUE(broker_.AwaitEnd(stage));
+    }
+    losses.insert(losses.end(), validations.begin(), validations.end());
+    return losses;
+  }
+};
+
+TEST_F(TorchStageTest, AnyCutGivesTheBitsOfTheUncutRun) {
+  ASSERT_NO_FATAL_FAILURE(Cut({}, {0}));
+  const std::vector<double> uncut = Losses();
+  ASSERT_EQ(uncut.size(), 45);
+  EXPECT_LT(uncut[29], 0.7 * uncut[0]) << "it learns";
+  // The tied embedding is lent: its two readers are apart.
+  ASSERT_NO_FATAL_FAILURE(Cut({"transformer.h.1", "transformer.ln_f"}, {0, 1, 2}));
+  EXPECT_EQ(Losses(), uncut);
+  // The first stage also has the end.
+  ASSERT_NO_FATAL_FAILURE(Cut({"transformer.h.0.mlp", "transformer.h.1.mlp"}, {0, 1, 0}));
+  EXPECT_EQ(Losses(), uncut);
 }
 
 TEST(FusionWorker, SaysWhatItNeeds) {
