@@ -1,6 +1,7 @@
 #include "scheduler/partition/chain_partition.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace fusion::scheduler {
@@ -9,10 +10,15 @@ namespace {
 constexpr int kMostCuts = 192;
 constexpr size_t kMostPlaces = 64;
 constexpr int kMostLevels = 64;
-constexpr int kMostBounds = 48;
 
-// Each bound lies this much below the bottleneck of the solution before.
-constexpr double kTighter = 0.97;
+// Bisection for the least bound: rounds, and the precision at which it ends.
+constexpr int kBisections = 12;
+constexpr double kPrecision = 1.01;
+
+// From the least bound upwards: so many close bounds, then wider steps.
+constexpr int kCloseBounds = 12;
+constexpr double kCloseStep = 1.03;
+constexpr double kWideStep = 1.1;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -154,20 +160,30 @@ bool ChainPartitioner::SegmentFits(int place, int from, int to, int level) const
   return fixed + saved * depth + links <= static_cast<double>(problem.nodes[node].memory_bytes);
 }
 
+std::vector<ChainPartitioner::Link> ChainPartitioner::LinksOf(const std::vector<int>& order) const {
+  std::vector<Link> links;
+  for (int from : order) {
+    for (int to : order) {
+      const Way out = cost_.WayBetween(cost_.places().node[from], cost_.places().node[to]);
+      const Way back = cost_.WayBetween(cost_.places().node[to], cost_.places().node[from]);
+      links.push_back(
+          {out.latency_seconds + back.latency_seconds, out.bytes_per_second, back.bytes_per_second});
+    }
+  }
+  return links;
+}
+
 // Of the values at a cut forward and of their gradients back; infinite where either way is busy for longer
 // than the bound.
-double ChainPartitioner::LinkSeconds(int from_place, int to_place, int cut, double bound) const {
-  const int from = cost_.places().node[from_place];
-  const int to = cost_.places().node[to_place];
-  const Way out = cost_.WayBetween(from, to);
-  const Way back = cost_.WayBetween(to, from);
-  const double forward = forward_bytes_[cut] / out.bytes_per_second;
-  const double backward = backward_bytes_[cut] / back.bytes_per_second;
+double ChainPartitioner::LinkSeconds(const Link& link, int cut, double bound) const {
+  const double forward = forward_bytes_[cut] / link.bytes_per_second;
+  const double backward = backward_bytes_[cut] / link.back_bytes_per_second;
   if (std::max(forward, backward) > bound) return kInfinity;
-  return forward + backward + out.latency_seconds + back.latency_seconds;
+  return forward + backward + link.latency_seconds;
 }
 
 std::vector<ChainPartitioner::Segment> ChainPartitioner::Solve(const std::vector<int>& order,
+                                                               const std::vector<Link>& links,
                                                                double bound) const {
   const int places = static_cast<int>(order.size());
   const int last = static_cast<int>(cuts_.size()) - 1;
@@ -200,7 +216,7 @@ std::vector<ChainPartitioner::Segment> ChainPartitioner::Solve(const std::vector
         for (int q = p + 1; q < places; ++q) {
           const double rest = table.best[table.At(level, q, from)];
           if (rest >= table.onward[at]) continue;
-          const double seconds = rest + LinkSeconds(order[p], order[q], from, bound);
+          const double seconds = rest + LinkSeconds(links[p * places + q], from, bound);
           if (seconds >= table.onward[at]) continue;
           table.onward[at] = seconds;
           table.next[at] = q;
@@ -258,18 +274,45 @@ Assignment ChainPartitioner::Assign(const std::vector<Segment>& segments) const 
   return assignment;
 }
 
+double ChainPartitioner::StepsOfABound() const {
+  const auto places = static_cast<double>(std::min<size_t>(cost_.places().size(), kMostPlaces));
+  const auto cuts = static_cast<double>(cuts_.size());
+  return levels_ * places * cuts * (cuts + places) / 2;
+}
+
 std::vector<Assignment> ChainPartitioner::Partition(const std::vector<int>& order) const {
   const std::vector<int> used(order.begin(),
                               order.begin() + static_cast<int>(std::min(order.size(), kMostPlaces)));
-  std::vector<Assignment> result;
-  double bound = kInfinity;
-  for (int i = 0; i < kMostBounds && bound > 0; ++i) {
-    const std::vector<Segment> segments = Solve(used, bound);
-    if (segments.empty()) break;
-    Assignment assignment = Assign(segments);
-    if (result.empty() || assignment != result.back()) result.push_back(std::move(assignment));
-    bound = Bottleneck(segments) * kTighter;
+  const std::vector<Link> links = LinksOf(used);
+  const std::vector<Segment> fewest = Solve(used, links, kInfinity);
+  if (fewest.empty()) return {};
+  const double loosest = Bottleneck(fewest);
+
+  // Nothing is faster than all places together without links.
+  double speed = 0;
+  for (int place : used)
+    speed += 1 / std::max(SegmentSeconds(place, 0, static_cast<int>(cuts_.size()) - 1), 1e-12);
+  double impossible = std::min(1 / speed, loosest);
+  double least = loosest;
+  for (int i = 0; i < kBisections && least > impossible * kPrecision; ++i) {
+    const double middle = std::sqrt(least * impossible);
+    const std::vector<Segment> segments = Solve(used, links, middle);
+    if (segments.empty()) {
+      impossible = middle;
+    } else {
+      least = std::min(middle, Bottleneck(segments));
+    }
   }
+
+  std::vector<Assignment> result;
+  double bound = least * (1 + 1e-9);
+  for (int i = 0; bound < loosest; ++i) {
+    Assignment assignment = Assign(Solve(used, links, bound));
+    if (result.empty() || assignment != result.back()) result.push_back(std::move(assignment));
+    bound *= i < kCloseBounds ? kCloseStep : kWideStep;
+  }
+  result.push_back(Assign(fewest));
+  std::reverse(result.begin(), result.end());
   return result;
 }
 

@@ -8,14 +8,15 @@
 
 namespace fusion::scheduler {
 
-/// Dynamic programming for  sum(C + R) + (M - 1) max(C, R): for a bound on max(C, R) it minimises the sum,
-/// and the bound is lowered from one solution to the next until nothing fits, which walks the trade-off
-/// between the two terms. Places may be left out.
+/// Dynamic programming for  sum(C + R) + (M - 1) max(C, R): for a bound on max(C, R) it minimises the sum.
+/// The least bound that has a solution is found by bisection; from there bounds rise, closely at first, and
+/// walk the trade-off between the two terms. Places may be left out.
 ///
 /// What it leaves to the exact cost and to local search: a value that jumps over a segment counts as relayed
 /// by it; pinned operators count on their own place wherever they stand; shared variables do not count. A
-/// bound costs O(places x cuts^2), times the stages where memory or their maximum binds: at most 64 places of
-/// an order and at most 192 cuts (of more operators, the cheapest cuts, evenly spaced in work) are looked at.
+/// bound costs O(places x cuts x (cuts + places)), times the stages where memory or their maximum binds: at
+/// most 64 places of an order and at most 192 cuts (of more operators, the cheapest cuts, evenly spaced in
+/// work) are looked at.
 class ChainPartitioner {
  public:
   /// `cost` must outlive it.
@@ -25,19 +26,29 @@ class ChainPartitioner {
   /// stages forbids.
   std::vector<Assignment> Partition(const std::vector<int>& order) const;
 
+  /// Inner steps of the dynamic programming for one bound.
+  double StepsOfABound() const;
+
  private:
   struct Segment {
     int place = 0;
     int from = 0;  ///< cuts
     int to = 0;
   };
+  struct Link {  ///< both ways between two places
+    double latency_seconds = 0;
+    double bytes_per_second = 0;
+    double back_bytes_per_second = 0;
+  };
   struct Table;
 
   void ChooseCuts();
   void SumOperators();
   void ChooseLevels();
-  std::vector<Segment> Solve(const std::vector<int>& order, double bound) const;
-  double LinkSeconds(int from_place, int to_place, int cut, double bound) const;
+  std::vector<Link> LinksOf(const std::vector<int>& order) const;
+  std::vector<Segment> Solve(const std::vector<int>& order, const std::vector<Link>& links,
+                             double bound) const;
+  double LinkSeconds(const Link& link, int cut, double bound) const;
   double SegmentSeconds(int place, int from, int to) const;
   bool SegmentFits(int place, int from, int to, int level) const;
   double Bottleneck(const std::vector<Segment>& segments) const;

@@ -28,8 +28,12 @@ constexpr int kMostOrders = 48;
 // Assignments from which the closed form descends, for each share of bytes.
 constexpr size_t kStarts = 8;
 
-// Closed forms for each share: as many as visit so many operators and reads.
-constexpr int64_t kOperatorVisits = 20'000'000;
+// Closed forms for each share, and again for all neighbours: as many as visit so many operators.
+constexpr int64_t kOperatorVisits = 8'000'000;
+
+// Inner steps of the dynamic programming for each share, and the bounds that an order is likely to take.
+constexpr double kChainSteps = 1e9;
+constexpr int kLikelyBounds = 36;
 
 // Of the search for any fit at all.
 constexpr int64_t kFittingTries = 100'000;
@@ -79,6 +83,7 @@ class Search {
         finishes_left_(options.most_finished) {
     for (double share : options.byte_shares) costs_.push_back(std::make_unique<StepCost>(problem, share));
     evaluations_ = kOperatorVisits / (static_cast<int64_t>(problem_.operators.size()) + 1);
+    neighbours_left_ = evaluations_;
   }
 
   absl::StatusOr<Partition> Run() {
@@ -116,27 +121,32 @@ class Search {
     StepCost& cost = *costs_[share];
     const ChainPartitioner chain(cost);
     std::set<Assignment> seen;
-    std::vector<Candidate> starts = Baselines();
-    for (Candidate& start : starts) start.baseline = false;
-    for (const std::vector<int>& order : PlaceOrders(cost, kMostOrders)) {
+    std::vector<Candidate> starts;
+    for (Candidate& baseline : Baselines()) starts.push_back(Weigh(std::move(baseline.assignment), share));
+    const double affordable = kChainSteps / (chain.StepsOfABound() * kLikelyBounds);
+    const int orders = static_cast<int>(std::clamp<double>(affordable, 2, kMostOrders));
+    for (const std::vector<int>& order : PlaceOrders(cost, orders)) {
       for (Assignment& assignment : chain.Partition(order)) {
         if (seen.insert(assignment).second) starts.push_back(Weigh(std::move(assignment), share));
       }
       KeepBest(starts, kStarts);
     }
-    int64_t evaluations = evaluations_;
-    for (Candidate& start : starts) {
-      start.cost = Descend(cost, start.assignment, evaluations);
-      start.share = share;
-    }
+    for (Candidate& start : starts) DescendFrom(start);
     const bool fits =
         std::any_of(starts.begin(), starts.end(), [](const Candidate& c) { return c.cost.fits(); });
-    if (std::optional<Assignment> fitting; !fits && (fitting = FindFitting(cost, kFittingTries))) {
-      starts.push_back(Weigh(*std::move(fitting), share));
-      starts.back().cost = Descend(cost, starts.back().assignment, evaluations);
+    if (!fits) {
+      if (std::optional<Assignment> fitting = FindFitting(cost, kFittingTries)) {
+        starts.push_back(Weigh(*std::move(fitting), share));
+        DescendFrom(starts.back());
+      }
     }
     KeepBest(starts, kStarts);
     return starts;
+  }
+
+  void DescendFrom(Candidate& candidate) {
+    int64_t evaluations = evaluations_ / static_cast<int64_t>(kStarts);
+    candidate.cost = Descend(*costs_[candidate.share], candidate.assignment, evaluations);
   }
 
   // Sorted by cost, each assignment once.
@@ -169,12 +179,13 @@ class Search {
 
   // Descent by finished seconds: neighbours in the order of their closed form.
   void Climb(Finished current) {
-    while (finishes_left_ > 0) {
+    while (finishes_left_ > 0 && neighbours_left_ > 0) {
       StepCost& cost = *costs_[current.candidate.share];
       std::vector<Candidate> neighbours;
       VisitMoves(cost, current.candidate.assignment, [&](const Move& move) {
         Assignment assignment = current.candidate.assignment;
         Apply(move, assignment);
+        if (--neighbours_left_ <= 0) return false;
         if (tried_.contains(assignment)) return true;
         Candidate neighbour = Weigh(std::move(assignment), current.candidate.share);
         if (neighbour.cost.fits() &&
@@ -252,7 +263,8 @@ class Search {
   const Problem& problem_;
   const std::function<double(const Problem&, Partition&)> finish_;
   int finishes_left_;
-  int64_t evaluations_ = 0;  ///< closed forms for each share
+  int64_t evaluations_ = 0;      ///< closed forms for each share
+  int64_t neighbours_left_ = 0;  ///< closed forms around finished candidates
   std::mt19937_64 random_{kSeed};
   std::vector<std::unique_ptr<StepCost>> costs_;  ///< by share
   std::set<Assignment> tried_;

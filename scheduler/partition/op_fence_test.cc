@@ -172,7 +172,8 @@ TEST(OpFence, FitsMemoryWhereEqualShareDoesNot) {
   EXPECT_EQ(equal_number.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(equal_number.status().message()),
               HasSubstr("for stage 0 (op0 … op1), compnode a1 has 15.0 MiB"));
-  // 10 MiB of variables for each operator and 10 more while one runs: 0 + 1 + 1 + 4 operators fit, eight do not.
+  // 10 MiB of variables for each operator and 10 more while one runs: 0 + 1 + 1 + 4 operators fit, eight do
+  // not.
   EXPECT_EQ(PartitionOpFence(problem).status().code(), absl::StatusCode::kResourceExhausted);
   problem.nodes[1].memory_bytes = 45 * kMebibyte;
   problem.nodes[3].memory_bytes = 45 * kMebibyte;
