@@ -28,9 +28,12 @@ struct OpFenceOptions {
 /// Louvain islands and ordered nodes, dynamic programming over the linearised graph, local search on the
 /// closed form, and on `finish` from the best few. Never worse, by `finish`, than EqualNumber and
 /// EqualCompute where those fit. Uses fewer nodes than offered where that is faster; gives a compnode several
-/// sub-DAGs where pins or a shared variable want it. Cost: orders (up to 48) x bounds (up to 48) x the
-/// dynamic programming of chain_partition.h, then closed forms bounded by a number of operator visits, then
-/// `most_finished` simulations.
+/// sub-DAGs where pins or a shared variable want it.
+///
+/// Cost for each share: up to 48 orders, fewer of large problems, x some 40 runs of the dynamic programming
+/// of chain_partition.h; closed forms bounded by a number of operator visits; then `most_finished`
+/// simulations in all. Measured with at most 16 stages on one core: 60 operators x 6 nodes 0.6 s, 320 x 64 8
+/// s, 1,009 x 1,000 13 s.
 absl::StatusOr<Partition> PartitionOpFence(const Problem& problem, const OpFenceOptions& options = {});
 
 /// The same number of operators on every node, nodes in the order given. Pinned operators go to their node.
