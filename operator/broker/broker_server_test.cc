@@ -133,6 +133,7 @@ class BrokerServerTest : public ::testing::Test, public RunObserver {
 TEST_F(BrokerServerTest, ARunFromRegistrationToTheLastCheckpoint) {
   Admit(2);
   std::vector<std::thread> workers;
+  workers.reserve(2);
   for (int stage = 0; stage < 2; ++stage) {
     workers.emplace_back([this, stage] {
       auto session = Join(stage);

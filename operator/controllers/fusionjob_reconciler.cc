@@ -140,6 +140,7 @@ FusionJobReconciler::Result FusionJobReconciler::Plan(const ObjectKey& key, cons
   }
   if (PhaseOf(object) == kPending) {
     OperatorStatus planning(object);
+    planning.SetCondition("Planned", false, "Planning", "", d_.now());
     planning.SetPhase(kPlanning, "Planning", "choosing compnodes and cutting the model", d_.now());
     return Apply(planning).ok() ? Result(ReconcileResult())
                                 : Result(absl::AbortedError("status written meanwhile"));

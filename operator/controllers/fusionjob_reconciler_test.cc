@@ -247,6 +247,17 @@ TEST_F(FusionJobReconcilerTest, WorkersThatAreNotReadyInTimeFailTheJob) {
   EXPECT_EQ(launcher_.Running(kJob), 0);
 }
 
+TEST_F(FusionJobReconcilerTest, ARestartHasItsOwnTimeToStart) {
+  CreateJob({{"preRunningDeadlineSeconds", 60}, {"backoffLimit", 1}});
+  ReachRunning();
+  now_ += absl::Hours(1);
+  FailRun("WorkerLost");
+  Reach("Pending");
+  Reach("Starting");
+  EXPECT_EQ(Reconcile()->requeue_after, absl::Seconds(60));
+  EXPECT_EQ(Phase(), "Starting");
+}
+
 TEST_F(FusionJobReconcilerTest, AJobHasItsTime) {
   CreateJob({{"activeDeadlineSeconds", 100}});
   ReachRunning();
