@@ -71,6 +71,7 @@ struct Options {
   std::vector<std::string> plans;
   std::vector<int64_t> seeds = {1, 2, 3, 4, 5};
   int64_t steps = 0;
+  int64_t batch = 0;
   int64_t micro = 0;
   int64_t validate_every = 0;
   int64_t validation_batches = 0;
@@ -138,6 +139,9 @@ absl::StatusOr<JobSetup> ReadJob(const Options& options) {
   v1alpha1::Training& training = *setup.spec.mutable_training();
   if (options.steps > 0) {
     training.set_steps(options.steps);
+  }
+  if (options.batch > 0) {
+    training.mutable_batch()->set_global(options.batch);
   }
   if (options.validate_every > 0) {
     training.mutable_validation()->set_every_steps(options.validate_every);
@@ -231,7 +235,7 @@ absl::Status Train(const Options& options, const graph::v1::Graph& graph, Progre
     if (!parameters.ok()) {
       return parameters.status();
     }
-    if (const absl::Status status = (*exported)->SetParameters(*parameters); !status.ok()) {
+    if (absl::Status status = (*exported)->SetParameters(*parameters); !status.ok()) {
       return status;
     }
     const auto without = (*exported)->Validate(step);
@@ -240,7 +244,7 @@ absl::Status Train(const Options& options, const graph::v1::Graph& graph, Progre
     }
     work.record.validations.push_back({.step = step, .with_codec = *with_codec, .exported = *without});
     work.record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (const absl::Status status = WriteRecord(options.results, work.record); !status.ok()) {
+    if (absl::Status status = WriteRecord(options.results, work.record); !status.ok()) {
       return status;
     }
   }
@@ -279,6 +283,7 @@ int DoAll(const Options& options, const graph::v1::Graph& graph, std::deque<Work
     }
   };
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(options.jobs));
   for (int i = 0; i < options.jobs; ++i) {
     threads.emplace_back(work_off);
   }
@@ -340,9 +345,9 @@ absl::StatusOr<int> Measure(const Options& options) {
     return setup.status();
   }
   const v1alpha1::Batch& batch = setup->spec.training().batch();
-  if (options.micro > 0 && batch.global() % options.micro != 0) {
+  if (const int64_t micro = options.micro > 0 ? options.micro : batch.micro(); batch.global() % micro != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--micro ", options.micro, " does not divide the global batch of ", batch.global()));
+        absl::StrCat("a micro-batch of ", micro, " does not divide the global batch of ", batch.global()));
   }
   const auto graph = graph::BuildModel(setup->spec.model());
   if (!graph.ok()) {
@@ -391,6 +396,8 @@ int Main(int argc, char** argv) {
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--steps", options.steps, "instead of the job's")->check(CLI::PositiveNumber);
+  app.add_option("--batch", options.batch, "samples a step, instead of the job's")
+      ->check(CLI::PositiveNumber);
   app.add_option("--micro", options.micro, "samples computed at once, instead of the job's micro-batch")
       ->check(CLI::PositiveNumber);
   app.add_option("--validate-every", options.validate_every, "steps, instead of the job's")

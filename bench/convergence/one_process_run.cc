@@ -72,7 +72,7 @@ class OneProcessRun : public TrainingRun {
       if (found == parameters.end()) {
         continue;
       }
-      if (const absl::Status status = engine_->WriteVariable(variable.name, found->second); !status.ok()) {
+      if (absl::Status status = engine_->WriteVariable(variable.name, found->second); !status.ok()) {
         return status;
       }
     }

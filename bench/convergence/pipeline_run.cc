@@ -45,6 +45,7 @@ class PipelineRun : public TrainingRun {
     }
     data_ = *std::move(data);
     const auto hub = std::make_shared<worker::MemoryHub>();
+    stages_.reserve(programs.size());
     for (const graph::v1::StageProgram& program : programs) {
       auto stage = OpenStage(setup, program, hub);
       if (!stage.ok()) {
@@ -109,8 +110,7 @@ class PipelineRun : public TrainingRun {
         if (variable.borrowed || found == parameters.end()) {
           continue;
         }
-        if (const absl::Status status = stage.engine->WriteVariable(variable.name, found->second);
-            !status.ok()) {
+        if (absl::Status status = stage.engine->WriteVariable(variable.name, found->second); !status.ok()) {
           return status;
         }
       }
@@ -164,6 +164,7 @@ class PipelineRun : public TrainingRun {
   absl::Status OnEveryStage(Work work) {
     std::vector<absl::Status> statuses(stages_.size());
     std::vector<std::thread> threads;
+    threads.reserve(stages_.size());
     for (size_t i = 0; i < stages_.size(); ++i) {
       threads.emplace_back([&, i] {
         statuses[i] = work(stages_[i]);
