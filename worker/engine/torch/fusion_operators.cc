@@ -4,8 +4,8 @@
 //     float32. Element i is 0 where Uniform(Bits(key, i)) < p, else 1 / (1 - p) (engine/random.h); all ones
 //     unless training. Dropout is a multiplication by it.
 //   fusion::codec(Tensor value, str codec) -> Tensor
-//     What arrives when it is sent with a codec: decode(encode(value)), columns = the last dimension. Its
-//     gradient is what arrives of the gradient, with the value's mask where the codec reuses it.
+//     What arrives when it is sent with a codec: decode(encode(value)), in rows as codec::LayoutOf has them.
+//     Its gradient is what arrives of the gradient, with the value's mask where the codec reuses it.
 
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -51,8 +51,7 @@ codec::Codec Parse(const std::string& name) {
 }
 
 codec::Layout LayoutOf(const at::Tensor& tensor) {
-  const int64_t columns = tensor.dim() == 0 ? 1 : std::max<int64_t>(tensor.size(-1), 1);
-  return {.rows = tensor.numel() / columns, .columns = columns};
+  return codec::LayoutOf({tensor.sizes().data(), tensor.sizes().size()});
 }
 
 absl::Span<const float> Values(const at::Tensor& tensor) {
