@@ -15,8 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-extern char** environ;
-
 namespace fusion::cli {
 namespace {
 
@@ -56,6 +54,7 @@ absl::StatusOr<std::string> CaptureOutput(const std::vector<std::string>& argume
   // A process group of its own: a terminal's Ctrl-C reaches us alone, and we end the child.
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   pid_t pid = -1;

@@ -16,6 +16,7 @@ absl::StatusOr<graph::v1::Graph> JobGraph(const api::Declared<v1alpha1::FusionJo
 
 std::vector<v1alpha1::Compnode> Compnodes(const api::Manifest& manifest) {
   std::vector<v1alpha1::Compnode> compnodes;
+  compnodes.reserve(manifest.compnodes.size());
   for (const auto& compnode : manifest.compnodes) compnodes.push_back(compnode.object);
   return compnodes;
 }

@@ -12,6 +12,7 @@ int DisplayWidth(const std::string& text) {
 
 std::string Table::Render() const {
   std::vector<int> widths;
+  widths.reserve(columns_.size());
   for (const Column& column : columns_) widths.push_back(DisplayWidth(column.header));
   for (const auto& row : rows_) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));

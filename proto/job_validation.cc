@@ -52,6 +52,7 @@ std::vector<std::string> SetFields(const Message& message) {
   std::vector<const FieldDescriptor*> fields;
   message.GetReflection()->ListFields(message, &fields);
   std::vector<std::string> names;
+  names.reserve(fields.size());
   for (const FieldDescriptor* field : fields) names.push_back(field->json_name());
   return names;
 }

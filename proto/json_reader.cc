@@ -20,7 +20,6 @@ namespace fusion::api {
 namespace {
 
 using google::protobuf::Descriptor;
-using google::protobuf::EnumDescriptor;
 using google::protobuf::EnumValueDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
@@ -138,6 +137,7 @@ void Reader::ReadMessage(const json& value, const std::string& path, Message* me
 
 void Reader::UnknownField(const std::string& path, const std::string& key, const Descriptor& descriptor) {
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(descriptor.field_count()));
   for (int i = 0; i < descriptor.field_count(); ++i) names.push_back(descriptor.field(i)->json_name());
   const std::string closest = ClosestName(key, names);
   Error(MemberPath(path, key), closest.empty()

@@ -295,6 +295,18 @@ TEST_F(ManifestFiles, JsonFilesWork) {
   EXPECT_EQ(manifest.jobs.size(), 1U);
 }
 
+TEST(Manifest, ExamplesAreValid) {
+  int examples = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(FUSION_SOURCE_DIR "/examples")) {
+    if (entry.path().extension() != ".yaml") continue;
+    const Manifest manifest = LoadManifest({entry.path().string()});
+    EXPECT_EQ(Errors(manifest), "") << entry.path();
+    EXPECT_FALSE(manifest.jobs.empty()) << entry.path();
+    ++examples;
+  }
+  EXPECT_GE(examples, 2);
+}
+
 TEST(ResolveUri, IsRelativeToTheJobFile) {
   EXPECT_EQ(ResolveUri("examples/a.yaml", "data/t.txt"), "examples/data/t.txt");
   EXPECT_EQ(ResolveUri("a.yaml", "../t.txt"), "../t.txt");

@@ -75,6 +75,7 @@ std::optional<std::pair<double, double>> Rate(const Link& link) {
 void CheckPeers(const ObjectSet& set, std::vector<SetError>* errors) {
   const std::map<std::string, std::string> cluster_of = ClusterOfCompnode(set);
   std::vector<std::string> names;
+  names.reserve(cluster_of.size());
   for (const auto& [name, cluster] : cluster_of) names.push_back(name);
   for (size_t i = 0; i < set.compnodes.size(); ++i) {
     const auto& links = set.compnodes[i]->spec().links();
@@ -200,6 +201,7 @@ std::vector<SetError> CheckReferences(const ObjectSet& set) {
   const std::map<std::string, std::string> cluster_of = ClusterOfCompnode(set);
   const std::set<std::string> clusters = ClusterNames(set);
   std::vector<std::string> names;
+  names.reserve(cluster_of.size());
   for (const auto& [name, cluster] : cluster_of) names.push_back(name);
   for (size_t i = 0; i < set.jobs.size(); ++i) {
     const v1alpha1::Placement& placement = set.jobs[i]->spec().placement();

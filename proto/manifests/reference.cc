@@ -89,7 +89,7 @@ std::string Description(const FieldDescriptor& field) {
     parts.push_back(absl::StrCat(bounds.substr(0, 1) == "f"   ? "From"
                                  : bounds.substr(0, 1) == "t" ? "To"
                                                               : "More",
-                                 bounds.substr(bounds.find_first_of(" ")), "."));
+                                 bounds.substr(bounds.find(' ')), "."));
   }
   if (options.has_max_items()) parts.push_back(absl::StrCat("At most ", options.max_items(), " items."));
   if (options.list_map_keys_size() > 0) {
