@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,7 @@ TransportOptions Options(int stage) {
   return options;
 }
 
-/// A stream that says what it is told to, and keeps what it hears.
+/// A stream that says what it is told to, the first frame until it is answered, and keeps what it hears.
 class RawStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   RawStream(const std::string& address, const std::string& method, std::vector<std::string> frames)
@@ -55,11 +56,17 @@ class RawStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
     const auto frame = ParseFrame(pieces);
     EXPECT_TRUE(frame.ok()) << frame.status();
     replies_.push_back(frame->header);
+    if (replies_.size() == 1) FirstFrameIs(kAnswered);
     StartRead(&incoming_);
   }
 
   void OnWriteDone(bool ok) override {
-    if (ok) WriteNext();
+    if (!ok) return;
+    if (next_ == 1) {
+      FirstFrameIs(kWritten);
+    } else {
+      WriteNext();
+    }
   }
 
   void OnDone(const grpc::Status& status) override {
@@ -68,6 +75,13 @@ class RawStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
   }
 
  private:
+  static constexpr int kWritten = 1;
+  static constexpr int kAnswered = 2;
+
+  void FirstFrameIs(int what) {
+    if ((first_frame_.fetch_or(what) | what) == (kWritten | kAnswered)) WriteNext();
+  }
+
   void WriteNext() {
     if (next_ == frames_.size()) {
       StartWritesDone();
@@ -82,6 +96,7 @@ class RawStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
   grpc::ClientContext context_;
   const std::vector<std::string> frames_;
   size_t next_ = 0;
+  std::atomic<int> first_frame_ = 0;
   grpc::ByteBuffer incoming_;
   grpc::ByteBuffer outgoing_;
   std::vector<wire::v1::FrameHeader> replies_;
@@ -248,6 +263,8 @@ TEST_F(GrpcTransportTest, WrongOrderDeliversNothing) {
 TEST_F(GrpcTransportTest, MessageAboveTheLimitEndsItsStreamOnly) {
   EXPECT_EQ(Say({FramePrefix(Hello()), std::string(2 * kMaxPayloadBytes, 'x')}).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // gRPC itself ends this stream, and tells its two ends when it likes.
+  EXPECT_EQ(AwaitError().code(), absl::StatusCode::kUnavailable);
   ExpectStillServes();
 }
 

@@ -33,6 +33,12 @@ absl::Status ReceivingSide::Admit(const wire::v1::Hello& hello, const std::share
   return absl::OkStatus();
 }
 
+void ReceivingSide::Release(int from_stage, const ReceivingEnd* end) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = ends_.find(from_stage);
+  if (found != ends_.end() && found->second.lock().get() == end) ends_.erase(found);
+}
+
 std::shared_ptr<ReceivingEnd> ReceivingSide::Find(int from_stage) {
   absl::MutexLock lock(&mutex_);
   const auto found = ends_.find(from_stage);
@@ -66,6 +72,8 @@ absl::Status ReceivingEnd::OnFrame(const Pieces& pieces) {
       error_due_ = status;
     }
   }
+  // Before the peer hears of it, and may try again.
+  if (!status.ok() && from_stage >= 0) side_->Release(from_stage, this);
   WriteReply();
   if (!status.ok() && from_stage >= 0) {
     side_->gate().Error(from_stage, absl::Status(status.code(), absl::StrCat("from stage ", from_stage, ": ",
@@ -83,6 +91,7 @@ absl::Status ReceivingEnd::Take(const ReceivedFrame& frame) {
   }
   if (from_stage < 0) return Greet(frame.header);
   if (frame.header.has_close()) {
+    side_->Release(from_stage, this);
     absl::MutexLock lock(&mutex_);
     closed_by_peer_ = true;
     return absl::OkStatus();
@@ -179,6 +188,7 @@ void ReceivingEnd::OnDisconnected() {
     from_stage = from_stage_;
   }
   if (from_stage >= 0) {
+    side_->Release(from_stage, this);
     side_->gate().Error(from_stage, absl::UnavailableError(absl::StrCat("the stream from stage ", from_stage,
                                                                         " broke without Close")));
   }

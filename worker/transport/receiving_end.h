@@ -28,8 +28,11 @@ class ReceivingSide {
   HandlerGate& gate() { return gate_; }
   const TransportOptions& options() const { return options_; }
 
-  /// Whether a stream that opens so may go on; if so, `end` stands for its stage until it is gone.
+  /// Whether a stream that opens so may go on; if so, `end` stands for its stage until it is released or
+  /// gone.
   absl::Status Admit(const wire::v1::Hello& hello, const std::shared_ptr<ReceivingEnd>& end);
+  /// The stage may open another stream.
+  void Release(int from_stage, const ReceivingEnd* end);
 
   /// Null where no stream from that stage is open.
   std::shared_ptr<ReceivingEnd> Find(int from_stage);

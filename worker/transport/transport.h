@@ -65,9 +65,9 @@ class Transport {
   /// HOST:PORT on which this stage receives; known from construction on.
   virtual std::string address() const = 0;
 
-  /// Once, before SetWindow and Connect: imitates these ways out (Assignment.links), with the resources' state in a
-  /// file that the workers of a machine share. A worker learns them after it has told the broker its address.
-  /// Without: full speed.
+  /// Once, before SetWindow and Connect: imitates these ways out (Assignment.links), with the resources'
+  /// state in a file that the workers of a machine share. A worker learns them after it has told the broker
+  /// its address. Without: full speed.
   virtual absl::Status EmulateLinks(const std::vector<wire::v1::EmulatedLink>& links,
                                     const std::string& link_state_file) = 0;
 
