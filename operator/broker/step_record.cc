@@ -39,6 +39,11 @@ std::string MetricsLine(const StepRecord& record) {
     SetFinite(entry, "forwardSeconds", stage.forward_seconds);
     SetFinite(entry, "backwardSeconds", stage.backward_seconds);
     SetFinite(entry, "waitSeconds", stage.wait_seconds);
+    if (stage.peak_memory_bytes > 0) entry["peakMemoryBytes"] = stage.peak_memory_bytes;
+    if (stage.tasks > 0) {
+      entry["tasks"] = stage.tasks;
+      entry["overrunTasks"] = stage.overrun_tasks;
+    }
     line["stages"].push_back(std::move(entry));
   }
   return line.dump();
@@ -88,8 +93,9 @@ StepRecord StepAggregator::Join(int64_t step, const std::map<int, wire::v1::Step
     record.tasks += report.tasks();
     record.overrun_tasks += report.overrun_tasks();
     record.peak_memory_bytes = std::max(record.peak_memory_bytes, report.peak_memory_bytes());
-    record.stages.push_back(
-        {stage, report.forward_seconds(), report.backward_seconds(), report.wait_seconds()});
+    record.stages.push_back({stage, report.forward_seconds(), report.backward_seconds(),
+                             report.wait_seconds(), report.peak_memory_bytes(), report.tasks(),
+                             report.overrun_tasks()});
     for (const wire::v1::LinkReport& link : report.links()) {
       record.links.push_back({stage, link.to_stage(), link.bytes(), link.dense_bytes(), link.seconds()});
     }

@@ -26,6 +26,9 @@ struct StageRecord {
   double forward_seconds = 0;
   double backward_seconds = 0;
   double wait_seconds = 0;
+  int64_t peak_memory_bytes = 0;  ///< of the counting allocator, since the worker started
+  int64_t tasks = 0;              ///< emulated
+  int64_t overrun_tasks = 0;      ///< of them, longer in fact than emulated
 };
 
 struct StepRecord {
@@ -39,8 +42,8 @@ struct StepRecord {
   double tokens_per_second = 0;  ///< 0: the data is no text
   std::vector<LinkRecord> links;
   std::vector<StageRecord> stages;
-  int64_t tasks = 0;              ///< emulated
-  int64_t overrun_tasks = 0;      ///< of them, longer in fact than emulated
+  int64_t tasks = 0;              ///< of all stages
+  int64_t overrun_tasks = 0;      ///< of all stages
   int64_t peak_memory_bytes = 0;  ///< of the stage that has most
 };
 

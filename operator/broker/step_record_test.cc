@@ -87,12 +87,14 @@ TEST(MetricsLineTest, HasTheFieldsOfTheFormat) {
   record.samples_per_second = 16;
   record.tokens_per_second = 1024;
   record.links = {{0, 1, 100, 400, 0.125}};
-  record.stages = {{0, 0.25, 0.5, 0.0625}};
+  record.stages = {{0, 0.25, 0.5, 0.0625, 4096, 32, 1}, {1, 0.25, 0.5, 0.0625}};
   EXPECT_EQ(MetricsLine(record),
             R"({"step":7,"loss":0.1,"validationLoss":0.25,"learningRate":0.001,"gradientNorm":2.0,)"
             R"("samplesPerSecond":16.0,"tokensPerSecond":1024.0,"stepSeconds":0.5,)"
             R"("links":[{"from":0,"to":1,"bytes":100,"ratio":4.0,"seconds":0.125}],)"
-            R"("stages":[{"index":0,"forwardSeconds":0.25,"backwardSeconds":0.5,"waitSeconds":0.0625}]})");
+            R"("stages":[{"index":0,"forwardSeconds":0.25,"backwardSeconds":0.5,"waitSeconds":0.0625,)"
+            R"("peakMemoryBytes":4096,"tasks":32,"overrunTasks":1},)"
+            R"({"index":1,"forwardSeconds":0.25,"backwardSeconds":0.5,"waitSeconds":0.0625}]})");
 }
 
 TEST(MetricsLineTest, LossesKeepEveryBit) {
