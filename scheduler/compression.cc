@@ -26,6 +26,8 @@ using v1alpha1::Compression;
 /// `Need` compresses until the step is within 10 % of the same plan over free links.
 constexpr double kNearFreeLinks = 1.10;
 
+constexpr double kWorthCompressing = 1.01;
+
 /// Of so many links, the heaviest, `Need` tries each before it compresses one.
 constexpr size_t kTriedLinks = 4;
 
@@ -187,7 +189,8 @@ class Need {
       if (link < 0) break;
       Set(link, rung_of_[link] + 1);
     }
-    target_ = std::max(target_, Step());
+    // Where even the strongest codecs miss the target, what they gain beyond a per cent is not worth them.
+    target_ = std::max(target_, Step() * kWorthCompressing);
     Relax();
   }
 

@@ -14,15 +14,15 @@
 namespace fusion::scheduler {
 
 struct OpFenceOptions {
-  /// Completes a candidate as the plan will (depths, codecs) and returns the seconds of its step, infinity
-  /// where it does not fit. Empty: ChooseDepths, then Simulate.
+  /// Completes a candidate as the plan will (depths, codecs) and returns the seconds of its step, longer by
+  /// what its codecs are worth, infinity where it does not fit. Empty: ChooseDepths, then Simulate.
   std::function<double(const Problem&, Partition&)> finish;
   /// Shares of the activations' bytes that the codecs may leave, each searched: {1} without compression; with
   /// it also the shares of int8, int4 or TopK, as a plan that is good dense is seldom the best one after
   /// compression.
   std::vector<double> byte_shares = {1};
   /// `finish` is called at most so often.
-  int most_finished = 160;
+  int most_finished = 240;
 };
 
 /// Louvain islands and ordered nodes, dynamic programming over the linearised graph, local search on the
