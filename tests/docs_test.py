@@ -77,6 +77,16 @@ class Documentation(unittest.TestCase):
                 with self.subTest(page=page.name, path=path):
                     self.assertTrue(list(SOURCE.glob(path.rstrip("/"))), f"{path} does not exist")
 
+    def test_every_named_test_exists(self):
+        declared = set()
+        macro = re.compile(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST|RC_GTEST_PROP|RC_GTEST_FIXTURE_PROP)\((\w+),\s*(\w+)", re.M)
+        for folder in ("proto", "graph", "codec", "scheduler", "worker", "operator", "cli", "tests", "bench"):
+            for source in [*(SOURCE / folder).rglob("*_test.cc"), *(SOURCE / folder).rglob("*_test.h")]:
+                declared.update(f"{suite}.{name}" for suite, name in macro.findall(source.read_text()))
+        for name in re.findall(r"`([A-Z]\w+\.[A-Z]\w+)`", (SOURCE / "docs" / "features.md").read_text()):
+            with self.subTest(test=name):
+                self.assertIn(name, declared)
+
     def test_every_make_target_exists(self):
         makefile = (SOURCE / "Makefile").read_text()
         for page in PAGES:
