@@ -28,10 +28,6 @@ std::string DirectionText(Direction direction) {
   }
 }
 
-bool OfVariable(Direction direction) {
-  return direction == wire::v1::VARIABLE_VALUE || direction == wire::v1::VARIABLE_GRADIENT;
-}
-
 std::string TypeText(DataType dtype, const std::vector<int64_t>& shape) {
   return absl::StrCat(DataType_Name(dtype), "[", absl::StrJoin(shape, ", "), "]");
 }
@@ -53,10 +49,10 @@ std::vector<int64_t> ShapeFor(const graph::v1::TensorSpec& spec, int64_t samples
 }
 
 std::string DescribeKey(const TensorKey& key, const std::string& name) {
-  std::string text = absl::StrCat(OfVariable(key.direction) ? "shared variable " : "edge ", key.edge, " (",
+  std::string text = absl::StrCat(IsOfVariable(key.direction) ? "shared variable " : "edge ", key.edge, " (",
                                   name.empty() ? "unknown here" : absl::StrCat("'", name, "'"), "), ",
                                   DirectionText(key.direction), ", step ", key.step);
-  if (!OfVariable(key.direction)) {
+  if (!IsOfVariable(key.direction)) {
     absl::StrAppend(&text, ", micro-batch ", key.micro_batch);
   }
   if (key.consumer >= 0) {
@@ -119,7 +115,7 @@ absl::StatusOr<MessageTable::Expected> MessageTable::ExpectVariable(const Tensor
 }
 
 absl::StatusOr<MessageTable::Expected> MessageTable::Expect(const TensorKey& key) const {
-  if (OfVariable(key.direction)) {
+  if (IsOfVariable(key.direction)) {
     return ExpectVariable(key);
   }
   const bool value = key.direction == wire::v1::FORWARD;
@@ -170,7 +166,7 @@ absl::Status MessageTable::Check(int from_stage, const EncodedTensor& message) c
     return refuse(absl::StrCat("its codec is '", message.codec, "', expected '", expected->codec, "'"));
   }
   const EdgeCodecs dense;
-  const EdgeCodecs& codecs = OfVariable(message.key.direction) ? dense : codecs_.at(message.key.edge);
+  const EdgeCodecs& codecs = IsOfVariable(message.key.direction) ? dense : codecs_.at(message.key.edge);
   const int64_t bytes = MessageBytes(codecs, message.key.direction, message.dtype, shape);
   if (message.bytes != bytes) {
     return refuse(absl::StrCat("it has ", message.bytes, " bytes, expected ", bytes));
@@ -198,7 +194,7 @@ std::set<int> MessageTable::Receivers() const {
 }
 
 std::string MessageTable::Describe(const TensorKey& key) const {
-  if (OfVariable(key.direction)) {
+  if (IsOfVariable(key.direction)) {
     const SharedVariable* shared =
         Find(key.direction == wire::v1::VARIABLE_VALUE ? borrowed_ : lent_, key.edge);
     return DescribeKey(key, shared == nullptr ? "" : shared->variable());

@@ -16,6 +16,11 @@
 
 namespace fusion::worker {
 
+/// Whether messages of this direction are of shared variables, once a step.
+inline bool IsOfVariable(wire::v1::Direction direction) {
+  return direction == wire::v1::VARIABLE_VALUE || direction == wire::v1::VARIABLE_GRADIENT;
+}
+
 /// A key in words: "edge 3 ('h.0.mlp'), forward, step 2, micro-batch 1".
 std::string DescribeKey(const TensorKey& key, const std::string& name);
 

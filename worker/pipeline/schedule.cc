@@ -230,6 +230,23 @@ StepState StartValidation(const StageSchedule& schedule, int passes) {
   return Start(schedule, false, passes);
 }
 
+const char* TaskName(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::kForward:
+      return "forward";
+    case TaskKind::kBackward:
+      return "backward";
+    case TaskKind::kReturnGradients:
+      return "return of gradients";
+    case TaskKind::kUpdate:
+      return "update";
+    case TaskKind::kTakeVariables:
+      return "taking of variables";
+    default:
+      return "wait";
+  }
+}
+
 Task NextTask(const StageSchedule& schedule, const StepState& state) {
   switch (state.phase) {
     case StepPhase::kPasses:

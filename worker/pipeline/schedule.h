@@ -84,6 +84,8 @@ StepState StartValidation(const StageSchedule& schedule, int passes);
 
 enum class TaskKind { kWait, kForward, kBackward, kReturnGradients, kUpdate, kTakeVariables, kFinished };
 
+const char* TaskName(TaskKind kind);  ///< in words
+
 struct Task {
   TaskKind kind = TaskKind::kWait;
   int sub_dag = -1;      ///< of a forward or backward

@@ -14,13 +14,10 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "fusion/graph/v1/graph.pb.h"
 #include "fusion/wire/v1/broker.pb.h"
 #include "worker/engine/engine.h"
@@ -28,6 +25,7 @@
 #include "worker/pipeline/message_table.h"
 #include "worker/pipeline/schedule.h"
 #include "worker/pipeline/serial_queue.h"
+#include "worker/pipeline/task_board.h"
 #include "worker/pipeline/task_timer.h"
 #include "worker/pipeline/trace.h"
 #include "worker/transport/transport.h"
@@ -81,26 +79,15 @@ class StageRunner {
   StageRunner(StageRunnerOptions options, StageSchedule schedule, Engine& engine, Transport& transport,
               FeedFunction feed);
 
-  using Arrival = std::optional<Tensor>;
-  /// Of one kind of message; (step, micro-batch) only rise along it.
-  using Lane = std::tuple<wire::v1::Direction, int32_t, int>;  // edge, consumer
-
   void SetWindows();
 
   // Transport and decoding threads.
   void OnReceive(int from_stage, EncodedTensor message);
-  void OnGranted(int32_t edge, wire::v1::Direction direction);
-  absl::Status CheckOrder(const TensorKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Deliver(const TensorKey& key, Arrival arrival);
-  /// Counts an arrival for the step or validation that runs, if it is for that.
-  void Count(const TensorKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Compute thread.
   void Begin(StepState state, int64_t step, int first_micro_batch);
   /// Runs tasks until the phase is finished; adds times to `report`.
   absl::Status RunTasks(wire::v1::StepReport& report);
-  /// Blocks until there is something to do; adds to `waited_seconds`.
-  absl::StatusOr<Task> AwaitTask(double& waited_seconds);
   absl::Status Execute(const Task& task, bool waited, wire::v1::StepReport& report);
   absl::Status Forward(const Task& task, bool waited, wire::v1::StepReport& report);
   absl::Status Backward(const Task& task, bool waited, wire::v1::StepReport& report);
@@ -110,12 +97,10 @@ class StageRunner {
   absl::Status FeedPlaceholders(const Pass& pass, int sub_dag);
   absl::Status ReceiveValues(const Pass& pass, int sub_dag);
   TaskSpan EndTask(const Task& task, wire::v1::StepReport& report);
-  void Complete(const Task& task);
   void GrantValues(const Task& task);
   void ReleaseIfDone(const Pass& pass);
   void SendEdge(int to_stage, const TensorKey& key, Arrival tensor);
   void SendVariable(int to_stage, const TensorKey& key, Arrival tensor);
-  Arrival Take(const TensorKey& key);
   Pass PassOf(int micro_batch) const;
   double MeanLoss() const;
   void ReportLinks(wire::v1::StepReport& report);
@@ -128,6 +113,7 @@ class StageRunner {
   const FeedFunction feed_;
   MessageTable table_;
   std::unique_ptr<EdgeCoder> coder_;
+  TaskBoard board_;
   Trace trace_;
 
   // Of the compute thread.
@@ -137,15 +123,6 @@ class StageRunner {
   std::set<std::pair<int32_t, int32_t>> received_;  ///< (edge, micro-batch) that the engine has
   std::map<int, double> losses_;                    ///< by micro-batch
   std::map<int, LinkCounters> reported_;            ///< by peer, at the last report
-
-  mutable absl::Mutex mutex_;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  StepState state_ ABSL_GUARDED_BY(mutex_);
-  int64_t state_step_ ABSL_GUARDED_BY(mutex_) = 0;  ///< what state_ is of
-  int state_first_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<TensorKey, Arrival> inbox_ ABSL_GUARDED_BY(mutex_);
-  std::map<Lane, std::pair<int64_t, int32_t>> last_arrived_ ABSL_GUARDED_BY(mutex_);
-  std::map<int32_t, int> not_granted_ ABSL_GUARDED_BY(mutex_);  ///< by outgoing edge
 
   // Last: their threads use what is above.
   SerialQueue encoder_;
