@@ -70,7 +70,7 @@ class FaultyClient : public Client {
     auto state = std::make_shared<WatchState>(std::move(on_event), std::move(on_end));
     auto started = client_.StartWatch(
         resource, namespace_name, resource_version, [state](const WatchEvent& event) { state->Pass(event); },
-        [state](absl::Status status) { state->End(status); });
+        [state](const absl::Status& status) { state->End(status); });
     if (!started.ok()) return started.status();
     absl::MutexLock lock(&mutex_);
     watches_.push_back(state);

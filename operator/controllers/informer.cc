@@ -52,6 +52,7 @@ std::shared_ptr<const json> Informer::Get(const ObjectKey& key) const {
 std::vector<std::shared_ptr<const json>> Informer::List() const {
   absl::MutexLock lock(&mutex_);
   std::vector<Object> objects;
+  objects.reserve(objects_.size());
   for (const auto& [key, object] : objects_) objects.push_back(object);
   return objects;
 }
@@ -136,7 +137,7 @@ void Informer::OnEvent(const WatchEvent& event) {
   progressed_ = true;
 }
 
-void Informer::Store(const ObjectKey& key, Object now) {
+void Informer::Store(const ObjectKey& key, const Object& now) {
   Object before;
   {
     absl::MutexLock lock(&mutex_);

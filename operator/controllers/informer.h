@@ -58,7 +58,7 @@ class Informer {
   /// Starts a watch and waits for its end.
   absl::Status WatchOnce();
   void OnEvent(const WatchEvent& event);
-  void Store(const ObjectKey& key, Object now);
+  void Store(const ObjectKey& key, const Object& now);
 
   Client& client_;
   const Resource resource_;

@@ -61,8 +61,12 @@ class InformerTest : public ::testing::Test {
  private:
   void OnChange(const json* before, const json* now) {
     absl::MutexLock lock(&mutex_);
-    ASSERT_TRUE(before != nullptr || now != nullptr);
-    const std::string name = KeyOf(before != nullptr ? *before : *now).name;
+    const json* either = before != nullptr ? before : now;
+    if (either == nullptr) {
+      ADD_FAILURE() << "a change of nothing to nothing";
+      return;
+    }
+    const std::string name = KeyOf(*either).name;
     const auto known = picture_.find(name);
     EXPECT_EQ(known != picture_.end(), before != nullptr) << name;
     if (known != picture_.end() && before != nullptr) {
