@@ -139,7 +139,7 @@ absl::StatusOr<op::JobResult> Run::RunJob(const Job& job) {
   if (invocation_.Has("output")) {
     console_.out << op::ResultJson(*result).dump() << std::endl;
   } else {
-    console_.out << RunSummary(*result, monitor.State()) << std::flush;
+    console_.out << RunSummary(*result, monitor.State(), ValidationLossBound(job.object)) << std::flush;
   }
   return result;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/quantity.h"
@@ -70,7 +71,15 @@ double MedianStepSeconds(const JobState& state, size_t warm_up) {
   return *middle;
 }
 
-std::string RunSummary(const op::JobResult& result, const JobState& state) {
+std::optional<double> ValidationLossBound(const v1alpha1::FusionJob& job) {
+  const auto& annotations = job.metadata().annotations();
+  const auto annotation = annotations.find("fusion.dev/validation-loss-bound");
+  double bound = 0;
+  if (annotation == annotations.end() || !absl::SimpleAtod(annotation->second, &bound)) return std::nullopt;
+  return bound;
+}
+
+std::string RunSummary(const op::JobResult& result, const JobState& state, std::optional<double> bound) {
   std::string text = absl::StrCat(result.job, ": ", result.phase);
   if (result.step > 0) absl::StrAppend(&text, " after ", result.step, result.step == 1 ? " step" : " steps");
   if (result.phase == "Failed") absl::StrAppend(&text, ": ", result.reason, ": ", result.message);
@@ -78,7 +87,12 @@ std::string RunSummary(const op::JobResult& result, const JobState& state) {
   if (result.loss.has_value())
     absl::StrAppend(&text, "  loss             ", absl::StrFormat("%.6g\n", *result.loss));
   if (result.validation_loss.has_value()) {
-    absl::StrAppend(&text, "  validation loss  ", absl::StrFormat("%.6g\n", *result.validation_loss));
+    absl::StrAppend(&text, "  validation loss  ", absl::StrFormat("%.6g", *result.validation_loss));
+    if (bound.has_value()) {
+      const bool below = *result.validation_loss <= *bound;
+      absl::StrAppend(&text, absl::StrFormat(", %s the bound of %.6g", below ? "under" : "ABOVE", *bound));
+    }
+    absl::StrAppend(&text, "\n");
   }
   AppendTimes(result, state, &text);
   AppendLinks(state, &text);

@@ -230,6 +230,18 @@ TEST(RunSummary, PredictedAgainstMeasured) {
   EXPECT_THAT(RunSummary(Result("Failed"), {}), Not(HasSubstr("step time")));
 }
 
+TEST(RunSummary, ValidationLossAgainstItsBound) {
+  EXPECT_THAT(RunSummary(Result("Succeeded"), {}, 2.75), HasSubstr("loss  2.5, under the bound of 2.75\n"));
+  EXPECT_THAT(RunSummary(Result("Succeeded"), {}, 2.25), HasSubstr("loss  2.5, ABOVE the bound of 2.25\n"));
+  v1alpha1::FusionJob job;
+  EXPECT_EQ(ValidationLossBound(job), std::nullopt);
+  auto& annotations = *job.mutable_metadata()->mutable_annotations();
+  annotations["fusion.dev/validation-loss-bound"] = "3.1";
+  EXPECT_EQ(ValidationLossBound(job), 3.1);
+  annotations["fusion.dev/validation-loss-bound"] = "low";
+  EXPECT_EQ(ValidationLossBound(job), std::nullopt);
+}
+
 TEST(ObjectTables, TakeObjectsOfNewerVersions) {
   const auto objects = api::ParseYaml(R"(
 apiVersion: fusion.dev/v1alpha1
