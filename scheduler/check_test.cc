@@ -79,8 +79,11 @@ TEST(MemoryTest, SumsItsParts) {
   problem.operators[1].optimizer_bytes = 300;
   const Partition partition = OneOperatorANode(problem);
   const std::vector<int64_t> bytes = StageMemory(problem, partition);
-  // Saved x depth 2, what stage 0 may send (3), two gradients, working set: output, input and variables.
-  EXPECT_EQ(bytes[1], 100 + 300 + 4000 * 2 + 4000 * 3 + 4000 * 2 + (4000 + 4000 + 100));
+  // Saved x depth 2, of stage 0's 3 values 2 kept and 1 waiting, a gradient, working set: output, input,
+  // variables.
+  EXPECT_EQ(bytes[1], 100 + 300 + 4000 * 2 + 4000 * (2 + 1) + 4000 + (4000 + 4000 + 100));
+  problem.values[0].kept = false;
+  EXPECT_EQ(StageMemory(problem, partition)[1], bytes[1] - 4000);
   problem.training = false;
   EXPECT_LT(StageMemory(problem, partition)[1], bytes[1]);
 }
@@ -93,6 +96,16 @@ TEST(MemoryTest, GrowsWithDepthOnly) {
     EXPECT_GT(bytes, previous);
     previous = bytes;
   }
+}
+
+TEST(MemoryTest, EachUseOfASharedVariableHasAGradient) {
+  Problem problem = MakeChainProblem(UniformChain(3, 1, 2));
+  const Partition partition = OneOperatorANode(problem);
+  const int64_t before = StageMemory(problem, partition)[0];
+  problem.shared.push_back({{0, 2}, 1000});
+  EXPECT_EQ(StageMemory(problem, partition)[0], before + 1000);
+  problem.shared[0].trainable = false;
+  EXPECT_EQ(StageMemory(problem, partition)[0], before);
 }
 
 TEST(MemoryTest, BorrowersHoldACopyAndItsGradients) {

@@ -116,6 +116,7 @@ absl::StatusOr<Node> MakeNode(const Compnode& compnode, const MachineProfile& ma
   const double speed = Speed(compnode, machine);
   node.seconds_per_work.fill(machine.flops / speed);
   node.flops = lambda * speed;
+  node.message_seconds = machine.operator_seconds * machine.flops / speed;
   node.update_seconds_per_parameter = machine.update_seconds_per_parameter * machine.flops / speed;
   return node;
 }

@@ -80,7 +80,9 @@ void ChooseDepths(const Problem& problem, Partition& partition, const Simulation
   // Little's law: to start a micro-batch every `bottleneck`, a sub-DAG holds (its way to the loss and back /
   // bottleneck) of them. Queues want more; the simulator says how much more pays.
   std::vector<int> best;
+  std::vector<int> tried;
   double best_seconds = 0;
+  int vain = 0;  // tries beyond Little's law that did not pay
   for (const double share : {0.0, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0}) {
     std::vector<int> wanted = least;
     for (size_t d = 0; d < wanted.size(); ++d) {
@@ -93,11 +95,15 @@ void ChooseDepths(const Problem& problem, Partition& partition, const Simulation
     if (!Fit(problem, least, partition)) continue;
     std::vector<int> fitting;
     for (const int* depth : depths) fitting.push_back(*depth);
-    if (fitting == best) continue;
+    if (fitting == tried) continue;
+    tried = fitting;
     const double seconds = Simulate(problem, partition, options).step_seconds;
     if (best.empty() || seconds < best_seconds * (1 - kWorthwhile)) {
       best = fitting;
       best_seconds = seconds;
+      vain = 0;
+    } else if (share >= 1 && ++vain == 2) {
+      break;
     }
   }
   for (size_t d = 0; d < depths.size(); ++d) *depths[d] = best.empty() ? least[d] : best[d];

@@ -9,9 +9,6 @@
 namespace fusion::scheduler {
 namespace {
 
-/// A received gradient is used while the next one arrives.
-constexpr int64_t kGradientsOnTheWay = 2;
-
 /// By operator: bytes of the values that it reads.
 std::vector<int64_t> InputBytes(const Problem& problem) {
   std::vector<int64_t> bytes(problem.operators.size(), 0);
@@ -33,25 +30,48 @@ void AddOperators(const Problem& problem, const Partition& partition, const Quot
         parts[s].variables += work.variable_bytes;
         if (problem.training) parts[s].optimizer += work.optimizer_bytes;
         if (sub_dag.backward) parts[s].saved += work.saved_bytes * sub_dag.depth;
-        const int64_t again = inputs[op] + (problem.training ? work.variable_bytes : 0);
+        const int64_t again = inputs[op] + (problem.training ? work.variable_bytes + work.internal_bytes : 0);
         parts[s].working = std::max(parts[s].working, work.output_bytes + again);
       }
     }
   }
 }
 
+/// A stage holds what its readers keep for backward, and what waits for them: as much as the producer may
+/// have under way.
 void AddEdges(const Problem& problem, const Quotient& quotient, std::vector<MemoryParts>& parts) {
   for (const QuotientEdge& edge : quotient.edges) {
-    const int64_t bytes = problem.values[edge.value].bytes;
+    const Value& value = problem.values[edge.value];
     const QuotientSubDag& producer = quotient.sub_dags[edge.from_sub_dag];
-    parts[edge.to_stage].links += bytes * producer.depth;
-    if (edge.differentiable) {
-      parts[edge.from_stage].links +=
-          bytes * edge.cotangents * std::min<int64_t>(kGradientsOnTheWay, producer.depth);
-    } else if (!producer.backward) {
-      // Nothing bounds how far it runs ahead of its sends but the step.
-      parts[edge.from_stage].links += bytes * (problem.training ? problem.micro_batches : producer.depth);
+    int kept = 1;
+    bool backward = false;
+    for (const int reader : edge.to_sub_dags) {
+      backward = backward || quotient.sub_dags[reader].backward;
+      kept = std::max(kept, quotient.sub_dags[reader].depth);
     }
+    const int waiting = std::max(0, producer.depth - kept);
+    parts[edge.to_stage].links += value.bytes * ((value.kept && backward ? kept : 1) + waiting);
+    if (edge.differentiable) {
+      parts[edge.from_stage].links += value.bytes * edge.cotangents;
+    } else if (!producer.backward) {
+      parts[edge.from_stage].links += value.bytes * producer.depth;
+    }
+  }
+}
+
+/// Each use of a shared variable has a gradient of its own, summed at the update: the owner holds all of
+/// them.
+void AddShared(const Problem& problem, const Quotient& quotient, std::vector<MemoryParts>& parts) {
+  for (const SharedValue& shared : problem.shared) {
+    const int owner = quotient.sub_dags[quotient.sub_dag_of_operator[shared.consumers.front()]].stage;
+    const auto more_uses = static_cast<int64_t>(shared.consumers.size()) - 1;
+    if (problem.training && shared.trainable) parts[owner].optimizer += shared.bytes * more_uses;
+  }
+  for (const QuotientLoan& loan : quotient.loans) {
+    const SharedValue& shared = problem.shared[loan.shared];
+    parts[loan.user_stage].borrowed += shared.bytes;
+    if (problem.training && shared.trainable)
+      parts[loan.user_stage].borrowed += shared.bytes * loan.consumers;
   }
 }
 
@@ -69,12 +89,7 @@ std::vector<MemoryParts> MemoryOfStages(const Problem& problem, const Partition&
   std::vector<MemoryParts> parts(partition.stages.size());
   AddOperators(problem, partition, quotient, parts);
   AddEdges(problem, quotient, parts);
-  for (const QuotientLoan& loan : quotient.loans) {
-    const int64_t bytes = problem.shared[loan.shared].bytes;
-    const int64_t gradients = problem.training ? bytes * loan.consumers : 0;
-    parts[loan.user_stage].borrowed += bytes + gradients;
-    parts[loan.owner_stage].links += gradients;
-  }
+  AddShared(problem, quotient, parts);
   return parts;
 }
 

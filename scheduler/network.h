@@ -1,8 +1,7 @@
 // Ways between compnodes: alpha-beta links over shared resources.
 //
-// - A link declared to another cluster is ONE resource per ordered pair of clusters, "a>b", shared by all
-// compnodes of
-//   both.
+// - A link declared to another cluster is ONE resource per ordered pair of clusters, "a>b", shared by
+//   all compnodes of both.
 // - Inside a cluster each compnode has a port in each direction, "a1>" and ">a1".
 // - A link declared to a compnode is that pair's own, "a1>b1", and beats the cluster's.
 #pragma once

@@ -29,7 +29,8 @@ struct OperatorWork {
   int64_t optimizer_bytes = 0;  ///< gradient and optimizer state of them
   int64_t saved_bytes = 0;      ///< kept per micro-batch in flight, outputs included that a gradient needs
   int64_t output_bytes = 0;
-  int pinned_node = -1;  ///< index in Problem::nodes, or -1: anywhere
+  int64_t internal_bytes = 0;  ///< of saved_bytes: neither input nor output; doubled while backward runs
+  int pinned_node = -1;        ///< index in Problem::nodes, or -1: anywhere
 };
 
 /// An output that other operators read. Dense fp32 size = layout.elements() x 4 for floating values.
@@ -39,6 +40,7 @@ struct Value {
   int64_t bytes = 0;           ///< dense
   codec::Layout layout;        ///< rows x columns as codecs see it
   bool floating = true;        ///< codecs apply
+  bool kept = true;            ///< a reader's gradient needs it: it stays until the backward pass
   bool differentiable = true;  ///< a gradient of the same size returns
 };
 
@@ -46,6 +48,7 @@ struct Value {
 struct SharedValue {
   std::vector<int> consumers;  ///< ascending; the first one's stage owns it
   int64_t bytes = 0;
+  bool trainable = true;  ///< each consumer has a gradient of its own until the update
 };
 
 struct Node {
@@ -54,8 +57,9 @@ struct Node {
   Work seconds_per_work{};
   double flops = 0;  ///< speed for EqualCompute and rho, lambda included
   double update_seconds_per_parameter = 0;
-  int64_t memory_bytes = 0;  ///< limit of one stage; INT64_MAX: none declared
-  int slots = 1;             ///< stages that it takes
+  double message_seconds = 0;  ///< of the compute thread, to take or to hand over one tensor
+  int64_t memory_bytes = 0;    ///< limit of one stage; INT64_MAX: none declared
+  int slots = 1;               ///< stages that it takes
 };
 
 struct Problem {

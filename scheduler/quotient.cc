@@ -53,10 +53,14 @@ void AddValue(const Problem& problem, int index, Quotient& quotient) {
     const int stage = quotient.sub_dags[readers[i]].stage;
     size_t end = i;
     while (end < readers.size() && quotient.sub_dags[readers[end]].stage == stage) ++end;
-    if (differentiable) quotient.sub_dags[from].backward = true;
+    if (differentiable) {
+      quotient.sub_dags[from].backward = true;
+      for (size_t r = i; r < end; ++r) quotient.sub_dags[readers[r]].backward = true;
+    }
     if (stage == from_stage) {
       for (; i < end; ++i) {
         Insert(quotient.sub_dags[readers[i]].reads_from, from);
+        Insert(quotient.sub_dags[from].readers, readers[i]);
         if (differentiable) Insert(quotient.sub_dags[from].waits_for, readers[i]);
       }
       continue;
@@ -92,6 +96,21 @@ void AddShared(const Problem& problem, int index, Quotient& quotient) {
   }
   for (int stage = 0; stage < quotient.stages(); ++stage) {
     if (users[stage] > 0 && stage != owner) quotient.loans.push_back({index, owner, stage, users[stage]});
+  }
+}
+
+/// The compute thread hands each tensor to the transport, or takes it from there.
+void AddMessageSeconds(const Problem& problem, const Partition& partition, Quotient& quotient) {
+  for (const QuotientEdge& edge : quotient.edges) {
+    const double send = problem.nodes[partition.stages[edge.from_stage].node].message_seconds;
+    const double take = problem.nodes[partition.stages[edge.to_stage].node].message_seconds;
+    QuotientSubDag& from = quotient.sub_dags[edge.from_sub_dag];
+    QuotientSubDag& to = quotient.sub_dags[edge.to_sub_dags.front()];
+    from.forward_seconds += send;
+    to.forward_seconds += take;
+    if (!edge.differentiable) continue;
+    from.backward_seconds += send * edge.cotangents;
+    to.backward_seconds += take * edge.cotangents;
   }
 }
 
@@ -131,8 +150,8 @@ Quotient MakeQuotient(const Problem& problem, const Partition& partition) {
   quotient.first_sub_dag.push_back(static_cast<int>(quotient.sub_dags.size()));
   for (size_t v = 0; v < problem.values.size(); ++v) AddValue(problem, static_cast<int>(v), quotient);
   for (size_t v = 0; v < problem.shared.size(); ++v) AddShared(problem, static_cast<int>(v), quotient);
+  AddMessageSeconds(problem, partition, quotient);
   for (QuotientSubDag& sub_dag : quotient.sub_dags) {
-    std::erase_if(sub_dag.waits_for, [&](int other) { return !quotient.sub_dags[other].backward; });
     if (!sub_dag.backward) sub_dag.backward_seconds = 0;
   }
   return quotient;

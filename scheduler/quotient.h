@@ -19,6 +19,7 @@ struct QuotientSubDag {
   std::vector<int> outgoing;    ///< edges that it provides
   std::vector<int> first_read;  ///< differentiable edges whose gradient its backward completes
   std::vector<int> reads_from;  ///< sub-DAGs of its stage whose values it reads, ascending
+  std::vector<int> readers;     ///< sub-DAGs of its stage that read its values, ascending
   std::vector<int> waits_for;   ///< sub-DAGs of its stage whose backward must come before its own, ascending
 };
 

@@ -111,8 +111,7 @@ class Run {
     int back_stream = -1;
     double value_bytes = 0;
     double gradient_bytes = 0;
-    int64_t values_sent = 0;  ///< all counts run over all steps
-    int64_t values_there = 0;
+    int64_t values_there = 0;  ///< all counts run over all steps
     int64_t gradients_there = 0;
     int64_t credits = 0;  ///< values that the reader took
   };
@@ -175,7 +174,7 @@ class Run {
         break;
       case EventKind::kCreditArrived:
         ++edges_[event.index].credits;
-        SendValues(event.index, event.time);
+        StartTask(quotient_.edges[event.index].from_stage, event.time);
         break;
       case EventKind::kLoanArrived:
         ++stages_[quotient_.loans[event.index].user_stage].loans_there;
@@ -195,12 +194,25 @@ class Run {
     const int64_t next = forwards_[index];
     if (next >= (stage.step + 1) * micro_batches_) return false;
     if (stage.loans_there < (stage.step + 1) * stage.loans) return false;
-    if (sub_dag.backward && next - backwards_[index] >= sub_dag.depth) return false;
+    if (!HasRoom(sub_dag, next, backwards_[index])) return false;
     for (const int edge : sub_dag.incoming) {
       if (edges_[edge].values_there <= next) return false;
     }
     for (const int source : sub_dag.reads_from) {
       if (forwards_[source] <= next) return false;
+    }
+    return true;
+  }
+
+  /// Whether one more micro-batch of the sub-DAG may be in flight: not yet back, or not yet taken by every
+  /// reader.
+  bool HasRoom(const QuotientSubDag& sub_dag, int64_t forwards, int64_t backwards) const {
+    if (sub_dag.backward) return forwards - backwards < sub_dag.depth;
+    for (const int reader : sub_dag.readers) {
+      if (forwards - forwards_[reader] >= sub_dag.depth) return false;
+    }
+    for (const int edge : sub_dag.outgoing) {
+      if (forwards - edges_[edge].credits >= sub_dag.depth) return false;
     }
     return true;
   }
@@ -285,29 +297,22 @@ class Run {
   }
 
   void FinishForward(int sub_dag, double now) {
-    ++forwards_[sub_dag];
-    for (const int edge : quotient_.sub_dags[sub_dag].outgoing) SendValues(edge, now);
-    for (const int edge : quotient_.sub_dags[sub_dag].incoming) {
-      if (quotient_.edges[edge].to_sub_dags.back() != sub_dag) continue;
-      if (quotient_.sub_dags[quotient_.edges[edge].from_sub_dag].backward) continue;
-      const double latency = streams_[edges_[edge].back_stream].way.latency_seconds;
-      Schedule(now + latency, EventKind::kCreditArrived, edge);
+    const int64_t micro_batch = forwards_[sub_dag]++;
+    for (const int edge : quotient_.sub_dags[sub_dag].outgoing) {
+      Send(edges_[edge].stream, micro_batch, EventKind::kValueArrived, edge, edges_[edge].value_bytes, now);
+    }
+    for (const int index : quotient_.sub_dags[sub_dag].incoming) {
+      const QuotientEdge& edge = quotient_.edges[index];
+      // The depth of a producer with a backward is bounded by its gradients, which come later.
+      if (quotient_.sub_dags[edge.from_sub_dag].backward) continue;
+      const bool taken = std::all_of(edge.to_sub_dags.begin(), edge.to_sub_dags.end(),
+                                     [&](int reader) { return forwards_[reader] > micro_batch; });
+      const double latency = streams_[edges_[index].back_stream].way.latency_seconds;
+      if (taken) Schedule(now + latency, EventKind::kCreditArrived, index);
     }
   }
 
   // ------------------------------------------------------------------------------------- links
-
-  /// Sends what was computed, as far as the credits go. Where the producer has a backward its depth bounds it
-  /// already.
-  void SendValues(int edge_index, double now) {
-    const QuotientEdge& edge = quotient_.edges[edge_index];
-    const QuotientSubDag& producer = quotient_.sub_dags[edge.from_sub_dag];
-    EdgeState& state = edges_[edge_index];
-    while (state.values_sent < forwards_[edge.from_sub_dag] &&
-           (producer.backward || state.values_sent < state.credits + producer.depth)) {
-      Send(state.stream, state.values_sent++, EventKind::kValueArrived, edge_index, state.value_bytes, now);
-    }
-  }
 
   void SendLoan(int loan, double now) {
     const SharedValue& shared = problem_.shared[quotient_.loans[loan].shared];
@@ -405,7 +410,7 @@ int64_t FrameBytes(double bytes_per_second) {
 
 int64_t MessageBytes(int64_t bytes, double bytes_per_second) {
   const int64_t frame = FrameBytes(bytes_per_second);
-  return bytes + kFrameHeaderBytes * (1 + (bytes + frame - 1) / frame);
+  return bytes + kDescriptorBytes + kFrameHeaderBytes * ((bytes + frame - 1) / frame);
 }
 
 Simulation Simulate(const Problem& problem, const Partition& partition, const SimulationOptions& options) {

@@ -1,26 +1,22 @@
-// Discrete-event simulation of training steps: the same task order, credits and links as the workers have.
+// Discrete-event simulation of training steps, by the rules that the workers follow
+// (worker/pipeline/schedule.h).
 //
-// A stage has one compute thread. Its tasks are forward(sub-DAG, m) and backward(sub-DAG, m), each in
-// micro-batch order.
-// - A forward may start when everything that the sub-DAG reads is there for m and its forwards done minus
-// backwards done
-//   are below its depth.
-// - A backward may start when its forward is done and every gradient of what the sub-DAG provides is there
-// (GPipe: and all
-//   forwards of the stage's step are done).
-// - Of the ready tasks: a backward first, of the lowest micro-batch, then of the later sub-DAG; else a
-// forward of the lowest
-//   micro-batch, then of the earlier sub-DAG.
-// - A sub-DAG that neither computes the loss nor provides anything differentiable has no backward. Its depth
-// bounds what it
-//   may send before the reader took it: the send waits, the compute thread does not.
-// - After a step's last task: update, once the gradients of lent variables are there, then the next step's
-// forwards, once
-//   the borrowed variables are there.
+// A stage has one compute thread. Its tasks are forward(sub-DAG, m) and backward(sub-DAG, m), each in the
+// order of the micro-batches.
+// - A forward may start when all that the sub-DAG reads for m is there and fewer than `depth` of its
+//   micro-batches are in flight: forwards done minus backwards done, or, where it has no backward, not
+//   yet taken by all its readers.
+// - A backward may start when its forward is done and the gradients of all that the sub-DAG provides are
+//   there. GPipe: when all forwards of the stage's step are done, too.
+// - Of the ready tasks: a backward first (the lowest micro-batch, then the later sub-DAG), else a
+//   forward (the lowest micro-batch, then the earlier sub-DAG).
+// - A sub-DAG that computes the loss, or reads or provides something differentiable, has a backward.
+// - After a step's last task: update, once the gradients of lent variables are there; then the forwards
+//   of the next step, once the borrowed variables are there.
 //
-// Messages of one pair of stages leave in the order of (step, micro-batch), in pieces; each piece reserves
-// time on all resources of its way, first come, first served. Encoding, decoding and sending overlap with
-// compute.
+// Messages between two stages leave in the order of (step, micro-batch), variables first, in pieces; each
+// piece reserves time on all resources of its way, first come, first served. Encoding, decoding and
+// sending overlap with compute.
 #pragma once
 
 #include <vector>
@@ -30,8 +26,10 @@
 
 namespace fusion::scheduler {
 
-/// Bytes that each frame of a message costs beside its payload: length, FrameHeader, gRPC and HTTP/2 framing.
-inline constexpr int64_t kFrameHeaderBytes = 100;
+/// What worker/transport sends beside the payload: a descriptor for each message and a header for each of its
+/// frames.
+inline constexpr int64_t kDescriptorBytes = 72;
+inline constexpr int64_t kFrameHeaderBytes = 16;
 
 /// Payload of a frame: 20 ms of the link, within 4 KiB and 1 MiB.
 int64_t FrameBytes(double bytes_per_second);
@@ -64,8 +62,7 @@ struct Simulation {
   double step_seconds = 0;
   double bubble_fraction = 0;  ///< 1 - largest busy / step
   std::vector<SimulatedStage> stages;
-  std::vector<SimulatedLink>
-      links;  ///< by from, to, forward first; those that carry something each micro-batch
+  std::vector<SimulatedLink> links;  ///< that carry something each micro-batch, by from, to, forward first
   std::vector<double> resource_seconds;  ///< by Network::resources: busy in a step
 };
 

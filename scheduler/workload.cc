@@ -54,7 +54,9 @@ class Estimator {
     }
     for (auto& [variable, readers] : readers_) {
       if (readers.size() < 2) continue;
-      problem_.shared.push_back({readers, graph::BytesOf(graph_.operators(variable).outputs(0), samples_)});
+      const graph::v1::Operator& op = graph_.operators(variable);
+      problem_.shared.push_back(
+          {readers, graph::BytesOf(op.outputs(0), samples_), op.variable().trainable()});
     }
     problem_.loss = operator_of_[index_.Find(graph_.loss().operator_())];
     return absl::OkStatus();
@@ -75,6 +77,7 @@ class Estimator {
     OperatorWork& work = problem_.operators.emplace_back();
     work.name = op.name();
     work.output_bytes = static_cast<int64_t>(cost->output_bytes);
+    work.internal_bytes = static_cast<int64_t>(cost->saved_bytes);
     work.saved_bytes = static_cast<int64_t>(cost->saved_bytes + kept_output_bytes_[i]);
     if (op.kind() != graph::v1::Operator::PLACEHOLDER) AddSeconds(i, *cost, work);
     AddReads(i, work);
@@ -130,6 +133,7 @@ class Estimator {
       value.bytes = graph::BytesOf(spec, samples_);
       value.layout = codec::LayoutOf(graph::ShapeOf(spec, samples_));
       value.floating = graph::IsFloating(spec.dtype());
+      value.kept = kept_output_bytes_[producer] > 0;
       value.differentiable = value.floating && carries_gradient_[producer];
     }
     std::vector<int>& consumers = problem_.values[place->second].consumers;
