@@ -53,9 +53,9 @@ class Builder : public YAML::EventHandler {
     if (found == anchors_.end()) Refuse(mark, "an alias stands inside of what it names");
     Count(found->second.nodes, mark);
     json copy = found->second.value;
-    std::string text = copy.is_string() ? copy.get<std::string>()
-                                        : copy.dump(-1, ' ', false, json::error_handler_t::replace);
-    Add(std::move(copy), std::move(text), mark, YAML::NullAnchor);
+    const std::string text = copy.is_string() ? copy.get<std::string>()
+                                              : copy.dump(-1, ' ', false, json::error_handler_t::replace);
+    Add(std::move(copy), text, mark, YAML::NullAnchor);
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
@@ -106,7 +106,7 @@ class Builder : public YAML::EventHandler {
   std::string ChildPath() const;
   void NoteLine(const std::string& path, const YAML::Mark& mark) { out_.lines.emplace(path, mark.line + 1); }
   void AddKey(const json& value, const std::string& text, const YAML::Mark& mark);
-  void Add(json value, std::string text, const YAML::Mark& mark, YAML::anchor_t anchor);
+  void Add(json value, const std::string& text, const YAML::Mark& mark, YAML::anchor_t anchor);
   void Open(json value, const YAML::Mark& mark, YAML::anchor_t anchor);
   void Close();
   void Place(json value, const YAML::Mark& mark);
@@ -155,7 +155,7 @@ void Builder::AddKey(const json& value, const std::string& text, const YAML::Mar
   if (!top.merge) NoteLine(path, mark);
 }
 
-void Builder::Add(json value, std::string text, const YAML::Mark& mark, YAML::anchor_t anchor) {
+void Builder::Add(json value, const std::string& text, const YAML::Mark& mark, YAML::anchor_t anchor) {
   Count(1, mark);
   if (AwaitsKey()) {
     stack_.back().merge = text == "<<" && value.is_string();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "proto/yaml.h"
 
@@ -119,7 +120,7 @@ void CheckStructural(const json& schema, const std::string& path) {
   if (schema.contains("items")) CheckStructural(schema["items"], path + "[]");
   if (schema.contains("properties")) {
     for (const auto& [name, property] : schema["properties"].items())
-      CheckStructural(property, path + "." + name);
+      CheckStructural(property, absl::StrCat(path, ".", name));
   }
 }
 
