@@ -3,6 +3,7 @@ SHELL := /bin/bash
 BUILD ?= build
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 10
+TIDY ?=
 # ccache settings that let another checkout of the same sources hit: paths relative to the checkout, no directory in the
 # hash, precompiled headers allowed.
 export CCACHE_BASEDIR := $(CURDIR)
@@ -48,7 +49,7 @@ lint: configure  ## check format, include arrows, self-contained headers and cla
 	@lint/format.sh --check
 	@lint/arrows.py
 	@cmake --build $(BUILD) -j $(JOBS) --target fusion_messages fusion_services checkheaders
-	@lint/tidy.py $(BUILD) --jobs $(JOBS)
+	@lint/tidy.py $(BUILD) --jobs $(JOBS) $(TIDY)
 
 format:  ## format all C++ sources
 	@lint/format.sh
