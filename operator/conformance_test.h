@@ -49,7 +49,7 @@ class WatchLog {
         },
         [this](absl::Status status) {
           absl::MutexLock lock(&mutex_);
-          end_ = status;
+          end_ = std::move(status);
           ended_ = true;
         });
     if (!started.ok()) return started.status();
@@ -164,6 +164,7 @@ TEST_P(ClientConformance, CreateTwiceIsRefused) {
 
 TEST_P(ClientConformance, OfManyCreatorsOneWins) {
   std::vector<std::thread> creators;
+  creators.reserve(8);
   std::atomic<int> created{0};
   std::atomic<int> refused{0};
   for (int i = 0; i < 8; ++i) {
@@ -241,6 +242,7 @@ TEST_P(ClientConformance, NoIncrementIsLostBetweenWriters) {
     }
   };
   std::vector<std::thread> writers;
+  writers.reserve(4);
   for (int i = 0; i < 4; ++i) writers.emplace_back(increment);
   for (std::thread& writer : writers) writer.join();
   EXPECT_EQ(IntAt(Stored("a"), {"spec", "training", "steps"}), 10 + 100);
@@ -358,6 +360,7 @@ TEST_P(ClientConformance, WatchGivesEventsInOrder) {
 
 TEST_P(ClientConformance, WatchResumesAfterAnyVersion) {
   std::vector<std::string> versions;
+  versions.reserve(5);
   for (int i = 0; i < 5; ++i) versions.push_back(ResourceVersionOf(Created(Job(absl::StrCat("j", i)))));
   for (int from = 0; from < 4; ++from) {
     WatchLog log;

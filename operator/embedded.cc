@@ -59,7 +59,7 @@ std::string PhaseMessage(const json& job) {
   return ready == nullptr ? "" : StringAt(*ready, {"message"});
 }
 
-class ControlPlane : public EmbeddedControlPlane, private RunObserver {
+class ControlPlane final : public EmbeddedControlPlane, private RunObserver {
  public:
   explicit ControlPlane(EmbeddedOptions options)
       : options_(std::move(options)),
@@ -223,7 +223,7 @@ ObjectKey ControlPlane::KeyOfName(const std::string& job) {
 }
 
 absl::Status ControlPlane::RemoveEarlier(const ObjectKey& key) {
-  const absl::Status removed = store_->Delete(kFusionJobs, key, "");
+  absl::Status removed = store_->Delete(kFusionJobs, key, "");
   if (absl::IsNotFound(removed)) return absl::OkStatus();
   if (!removed.ok()) return removed;
   const absl::Time deadline = absl::Now() + kEndPatience;

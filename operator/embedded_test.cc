@@ -61,7 +61,7 @@ class EmbeddedTest : public ::testing::Test {
 
   void Start(const std::string& fault = "", const std::vector<v1alpha1::Compnode>& nodes = Nodes(2)) {
     options_.worker_command = [fault](const WorkerSpec& worker, const std::string& broker) {
-      std::vector<std::string> command = {FUSION_BINARY_DIR "/bin/fake_worker",
+      std::vector<std::string> command = {absl::StrCat(FUSION_BINARY_DIR, "/bin/fake_worker"),
                                           "stage",
                                           "--broker",
                                           broker,
@@ -117,7 +117,7 @@ class EmbeddedTest : public ::testing::Test {
     for (std::string line; std::getline(file, line);) lines.push_back(json::parse(line));
     return lines;
   }
-  /// Processes of this test's workers, by their address of the workdir's… command line.
+  /// Children of this process that are fake workers.
   static int FakeWorkers() {
     int count = 0;
     for (const auto& entry : fs::directory_iterator("/proc")) {

@@ -22,8 +22,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 
-extern char** environ;
-
 namespace fusion::op {
 namespace {
 
@@ -55,6 +53,7 @@ std::vector<std::string> MergedEnvironment(const std::map<std::string, std::stri
 
 std::vector<char*> Pointers(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
   for (std::string& text : texts) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;

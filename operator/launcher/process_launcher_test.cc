@@ -146,6 +146,7 @@ TEST_F(ProcessLauncherTest, TheDestructorLeavesNoProcess) {
   for (int stage = 0; stage < 3; ++stage) ASSERT_TRUE(launcher_->Start(Worker(stage)).ok());
   AwaitLog(2);
   std::vector<int> pids;
+  pids.reserve(3);
   for (int stage = 0; stage < 3; ++stage) pids.push_back(launcher_->PidOf(Worker(stage).Name()));
   launcher_.reset();
   for (const int pid : pids) EXPECT_EQ(kill(pid, 0), -1) << pid;

@@ -190,7 +190,7 @@ ObjectStore::ObjectStore(ObjectStoreOptions options) : options_(std::move(option
 ObjectStore::~ObjectStore() = default;
 
 absl::StatusOr<std::unique_ptr<ObjectStore>> ObjectStore::Open(ObjectStoreOptions options,
-                                                               std::vector<Resource> resources) {
+                                                               const std::vector<Resource>& resources) {
   auto store = std::unique_ptr<ObjectStore>(new ObjectStore(std::move(options)));
   if (absl::Status status = store->Load(resources); !status.ok()) return status;
   return store;

@@ -29,7 +29,7 @@ class ObjectStore : public Client {
  public:
   /// Reads what `folder` holds and locks it: FAILED_PRECONDITION when another process has it open.
   static absl::StatusOr<std::unique_ptr<ObjectStore>> Open(ObjectStoreOptions options,
-                                                           std::vector<Resource> resources);
+                                                           const std::vector<Resource>& resources);
   ~ObjectStore() override;
 
   absl::StatusOr<nlohmann::json> Create(const Resource& resource, const nlohmann::json& object) override;
