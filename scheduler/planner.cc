@@ -58,12 +58,12 @@ std::vector<double> ByteShares(const Compression& compression) {
 }
 
 /// By how much a step must be shorter for a plan to be worth a codec: what the codec costs in loss, as
-/// training time. Measured at equal steps, int8 and int4 cost next to nothing, TopK 2 to 10 % of the loss
+/// training time. Measured at equal steps, int8 and int4 cost little, TopK 5 to 15 % of the loss
 /// (docs/convergence.md), which takes far more than as many per cent of steps to win back.
 double TimeWorth(const codec::Codec& codec) {
   if (!codec.sparse) return codec.values == codec::Values::kInt4 ? 0.01 : 0;
-  if (codec.density >= 0.2) return 0.10;
-  return codec.density >= 0.1 ? 0.15 : 0.30;
+  if (codec.density >= 0.2) return 0.25;
+  return codec.density >= 0.1 ? 0.30 : 0.50;
 }
 
 /// Of the harshest codec: one narrow link is enough to hurt.
