@@ -14,9 +14,6 @@ constexpr size_t kTableNodes = 256;
 // More than the bytes of any machine.
 constexpr double kExcessOfStage = 1e18;
 
-// Gradients that a stage keeps of each edge: one in use while the next arrives, as in the memory model.
-constexpr int kGradientsOnTheWay = 2;
-
 }  // namespace
 
 StepCost::StepCost(const Problem& problem, double byte_share)
@@ -27,7 +24,8 @@ StepCost::StepCost(const Problem& problem, double byte_share)
       forward_seconds_.push_back(ForwardSeconds(work, node));
       backward_seconds_.push_back(problem.training ? BackwardSeconds(work, node) : 0);
     }
-    working_bytes_.push_back(work.output_bytes + (problem.training ? work.variable_bytes : 0));
+    working_bytes_.push_back(work.output_bytes +
+                             (problem.training ? work.variable_bytes + work.internal_bytes : 0));
   }
   for (const Value& value : problem.values) {
     for (int consumer : value.consumers) working_bytes_[consumer] += value.bytes;
@@ -180,11 +178,20 @@ void StepCost::AddMemory() {
     const Value& value = problem_.values[edge.value];
     const auto bytes = static_cast<double>(value.bytes);
     const Group& producer = groups_[edge.from];
-    stages_[edge.to_stage].bytes += bytes * producer.depth;
+    int kept = 1;
+    bool backward = false;
+    for (int consumer : value.consumers) {
+      const Group& reader = groups_[group_of_[consumer]];
+      if (reader.stage != edge.to_stage) continue;
+      backward = backward || reader.has_backward;
+      kept = std::max(kept, reader.depth);
+    }
+    const int waiting = std::max(0, producer.depth - kept);
+    stages_[edge.to_stage].bytes += bytes * ((value.kept && backward ? kept : 1) + waiting);
     if (problem_.training && value.differentiable) {
-      stages_[producer.stage].bytes += bytes * edge.cotangents * std::min(kGradientsOnTheWay, producer.depth);
+      stages_[producer.stage].bytes += bytes * edge.cotangents;
     } else if (!producer.has_backward) {
-      stages_[producer.stage].bytes += bytes * (problem_.training ? problem_.micro_batches : producer.depth);
+      stages_[producer.stage].bytes += bytes * producer.depth;
     }
   }
 }
@@ -196,13 +203,15 @@ double StepCost::AddShared() {
     if (shared.consumers.empty()) continue;
     const auto bytes = static_cast<double>(shared.bytes);
     const int owner = groups_[group_of_[shared.consumers[0]]].stage;
+    if (problem_.training && shared.trainable) {
+      stages_[owner].bytes += bytes * static_cast<double>(shared.consumers.size() - 1);
+    }
     uses_.assign(stages_.size(), 0);
     for (int consumer : shared.consumers) ++uses_[groups_[group_of_[consumer]].stage];
     for (size_t user = 0; user < stages_.size(); ++user) {
       if (uses_[user] == 0 || static_cast<int>(user) == owner) continue;
       const double gradients = problem_.training ? bytes * uses_[user] : 0;
-      stages_[user].bytes += bytes + gradients;
-      stages_[owner].bytes += gradients;
+      stages_[user].bytes += bytes + (shared.trainable ? gradients : 0);
       const Way out = WayBetween(stages_[owner].node, stages_[user].node);
       const Way back = WayBetween(stages_[user].node, stages_[owner].node);
       slowest = std::max(slowest, out.latency_seconds + bytes / out.bytes_per_second + back.latency_seconds +
