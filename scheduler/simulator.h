@@ -83,8 +83,8 @@ std::vector<int64_t> StageMemory(const Problem& problem, const Partition& partit
 absl::Status CheckPartition(const Problem& problem, const Partition& partition);
 
 /// Raises the depth of each sub-DAG from the longest path to the loss + 1 within M and memory, as long as the
-/// simulated step (under `options`) falls by what is worth it. GPipe: M. Where even the least depths do not
-/// fit they are set, and CheckPartition says why.
+/// simulated step (under `options`) falls by what is worth it, and where it rose adds some to spare. GPipe:
+/// M. Where even the least depths do not fit they are set, and CheckPartition says why.
 void ChooseDepths(const Problem& problem, Partition& partition, const SimulationOptions& options = {});
 
 }  // namespace fusion::scheduler
