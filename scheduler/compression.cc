@@ -181,20 +181,18 @@ class Need {
 
   void Choose() {
     for (const Link& link : links_) SetCodec(link, Codec(), partition_);
-    target_ = kNearFreeLinks * Simulate(problem_, partition_, {.free_links = true}).step_seconds;
+    target_ = kNearFreeLinks * SimulateStepSeconds(problem_, partition_, {.free_links = true});
     LightenOverloadedResources();
-    while (Step() > target_) {
-      const int link = MostHelpful();
-      if (link < 0) break;
-      Set(link, rung_of_[link] + 1);
+    step_ = Step();
+    while (step_ > target_ && Compress()) {
     }
     // Where even the strongest codecs miss the target, what they gain beyond a per cent is not worth them.
-    target_ = std::max(target_, Step() * kWorthCompressing);
+    target_ = std::max(target_, step_ * kWorthCompressing);
     Relax();
   }
 
  private:
-  double Step() const { return Simulate(problem_, partition_).step_seconds; }
+  double Step() const { return SimulateStepSeconds(problem_, partition_); }
 
   void Set(int link, int rung) {
     rung_of_[link] = rung;
@@ -244,14 +242,14 @@ class Need {
     }
   }
 
-  /// The link whose next rung shortens the step the most; the heaviest where none does by itself. -1: none is
-  /// left.
-  int MostHelpful() {
+  /// Takes the next rung of the link where it shortens the step the most; of the heaviest where none does by
+  /// itself. False: no link has one.
+  bool Compress() {
     std::vector<int> tried = Heaviest();
-    if (tried.empty()) return -1;
+    if (tried.empty()) return false;
     if (tried.size() > kTriedLinks) tried.resize(kTriedLinks);
-    int best = tried.front();
-    double best_seconds = Step() * (1 - 1e-6);
+    int best = -1;
+    double best_seconds = step_ * (1 - 1e-6);
     for (const int link : tried) {
       Set(link, rung_of_[link] + 1);
       const double seconds = Step();
@@ -261,7 +259,10 @@ class Need {
         best_seconds = seconds;
       }
     }
-    return best;
+    const int chosen = best < 0 ? tried.front() : best;
+    Set(chosen, rung_of_[chosen] + 1);
+    step_ = best < 0 ? Step() : best_seconds;
+    return true;
   }
 
   /// Takes back what is not needed, the lightest links first.
@@ -286,6 +287,7 @@ class Need {
   const std::vector<Codec> rungs_;
   std::vector<int> rung_of_;  ///< by link
   double target_ = 0;
+  double step_ = 0;  ///< of partition_
 };
 
 }  // namespace

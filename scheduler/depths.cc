@@ -119,7 +119,7 @@ void ChooseDepths(const Problem& problem, Partition& partition, const Simulation
     for (const int* depth : depths) fitting.push_back(*depth);
     if (fitting == tried) continue;
     tried = fitting;
-    const double seconds = Simulate(problem, partition, options).step_seconds;
+    const double seconds = SimulateStepSeconds(problem, partition, options);
     if (best.empty() || seconds < best_seconds * (1 - kWorthwhile)) {
       best = fitting;
       best_seconds = seconds;

@@ -116,7 +116,7 @@ double EstimateStepSeconds(const Problem& problem, const Partition& partition) {
     const int user = partition.stages[lent.user_stage].node;
     const auto bytes = static_cast<double>(problem.shared[lent.shared].bytes);
     loan = std::max(loan, problem.network.Seconds(owner, user, bytes) +
-                              problem.network.Seconds(user, owner, bytes * lent.consumers));
+                              problem.network.Seconds(user, owner, bytes * lent.gradients));
   }
   return seconds + update + loan;
 }

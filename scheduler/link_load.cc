@@ -69,7 +69,7 @@ std::vector<double> ResourceSeconds(const Problem& problem, const Partition& par
   for (const QuotientLoan& loan : quotient.loans) {
     const auto bytes = static_cast<double>(problem.shared[loan.shared].bytes);
     add(loan.owner_stage, loan.user_stage, bytes);
-    if (problem.training) add(loan.user_stage, loan.owner_stage, bytes * loan.consumers);
+    add(loan.user_stage, loan.owner_stage, bytes * loan.gradients);
   }
   return seconds;
 }

@@ -68,10 +68,7 @@ void AddShared(const Problem& problem, const Quotient& quotient, std::vector<Mem
     if (problem.training && shared.trainable) parts[owner].optimizer += shared.bytes * more_uses;
   }
   for (const QuotientLoan& loan : quotient.loans) {
-    const SharedValue& shared = problem.shared[loan.shared];
-    parts[loan.user_stage].borrowed += shared.bytes;
-    if (problem.training && shared.trainable)
-      parts[loan.user_stage].borrowed += shared.bytes * loan.consumers;
+    parts[loan.user_stage].borrowed += problem.shared[loan.shared].bytes * (1 + loan.gradients);
   }
 }
 

@@ -83,7 +83,7 @@ absl::StatusOr<Partition> OpFence(const Problem& problem, const Compression& com
     const bool fits =
         ChooseDepthsAndCodecs(p, compression, partition).ok() && CheckPartition(p, partition).ok();
     if (!fits) return std::numeric_limits<double>::infinity();
-    return Simulate(p, partition).step_seconds * (chooses ? 1 + TimeWorth(partition) : 1);
+    return SimulateStepSeconds(p, partition) * (chooses ? 1 + TimeWorth(partition) : 1);
   };
   return PartitionOpFence(problem, options);
 }

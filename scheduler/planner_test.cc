@@ -93,6 +93,7 @@ TEST_F(PlannerTest, APlanComesBackAsItWas) {
 }
 
 TEST_F(PlannerTest, APlanOfAnotherModelIsRefused) {
+  SetPolicy(Placement::EqualCompute);
   graph::v1::Plan plan = Plan().plan;
   plan.mutable_stages(0)->set_compnode("z9");
   EXPECT_THAT(std::string(ReplayPlan(job_.request(), plan).status().message()),
@@ -208,6 +209,7 @@ TEST_F(PlannerTest, BatchesMustDivide) {
 }
 
 TEST_F(PlannerTest, GPipeHoldsTheWholeBatch) {
+  SetPolicy(Placement::EqualCompute);
   job_.spec.mutable_training()->mutable_pipeline()->set_schedule(v1alpha1::Pipeline::GPipe);
   const graph::v1::Plan plan = Plan().plan;
   EXPECT_EQ(plan.schedule(), "GPipe");

@@ -85,6 +85,7 @@ void AddValue(const Problem& problem, int index, Quotient& quotient) {
 }
 
 void AddShared(const Problem& problem, int index, Quotient& quotient) {
+  const bool gradients = problem.training && problem.shared[index].trainable;
   std::vector<int> users(quotient.stages(), 0);
   int owner = -1;
   for (const int consumer : problem.shared[index].consumers) {
@@ -95,7 +96,8 @@ void AddShared(const Problem& problem, int index, Quotient& quotient) {
     ++users[stage];
   }
   for (int stage = 0; stage < quotient.stages(); ++stage) {
-    if (users[stage] > 0 && stage != owner) quotient.loans.push_back({index, owner, stage, users[stage]});
+    if (users[stage] == 0 || stage == owner) continue;
+    quotient.loans.push_back({index, owner, stage, gradients ? users[stage] : 0});
   }
 }
 

@@ -39,7 +39,7 @@ struct QuotientLoan {
   int shared = 0;  ///< index in Problem::shared
   int owner_stage = 0;
   int user_stage = 0;
-  int consumers = 0;  ///< operators of user_stage that read it: so many gradients return a step
+  int gradients = 0;  ///< that return a step: one for each operator of user_stage that reads it
 };
 
 struct Quotient {

@@ -124,7 +124,7 @@ class Run {
     }
     for (const QuotientLoan& loan : quotient_.loans) {
       ++stages_[loan.user_stage].loans;
-      if (problem_.training) ++stages_[loan.owner_stage].lent;
+      if (loan.gradients > 0) ++stages_[loan.owner_stage].lent;
     }
   }
 
@@ -322,11 +322,10 @@ class Run {
 
   void ReturnLoans(int stage_index, double now) {
     stages_[stage_index].returned = true;
-    if (!problem_.training) return;
     for (size_t loan = 0; loan < quotient_.loans.size(); ++loan) {
       const QuotientLoan& lent = quotient_.loans[loan];
-      if (lent.user_stage != stage_index) continue;
-      const double bytes = static_cast<double>(problem_.shared[lent.shared].bytes) * lent.consumers;
+      if (lent.user_stage != stage_index || lent.gradients == 0) continue;
+      const double bytes = static_cast<double>(problem_.shared[lent.shared].bytes) * lent.gradients;
       Send(loan_streams_[loan].second, -1, EventKind::kReturnArrived, static_cast<int>(loan), bytes, now);
     }
   }
@@ -411,6 +410,11 @@ int64_t FrameBytes(double bytes_per_second) {
 int64_t MessageBytes(int64_t bytes, double bytes_per_second) {
   const int64_t frame = FrameBytes(bytes_per_second);
   return bytes + kDescriptorBytes + kFrameHeaderBytes * ((bytes + frame - 1) / frame);
+}
+
+double SimulateStepSeconds(const Problem& problem, const Partition& partition,
+                           const SimulationOptions& options) {
+  return Run(problem, partition, MakeQuotient(problem, partition), options).StepSeconds();
 }
 
 Simulation Simulate(const Problem& problem, const Partition& partition, const SimulationOptions& options) {

@@ -70,6 +70,10 @@ struct Simulation {
 Simulation Simulate(const Problem& problem, const Partition& partition,
                     const SimulationOptions& options = {});
 
+/// The length of the step alone: what searches need.
+double SimulateStepSeconds(const Problem& problem, const Partition& partition,
+                           const SimulationOptions& options = {});
+
 /// Closed form: the longest way of one micro-batch forward and back, plus M - 1 times the load of the busiest
 /// stage or resource, plus update and shared variables. Depths are taken as sufficient. Cheap, for search.
 double EstimateStepSeconds(const Problem& problem, const Partition& partition);

@@ -220,7 +220,7 @@ RC_GTEST_PROP(QuotientProperty, HasTheEdgesThatSlicingGives, ()) {
   }
   std::multiset<std::tuple<int64_t, int, int, int>> our_loans;
   for (const QuotientLoan& loan : quotient.loans) {
-    our_loans.insert({problem->shared[loan.shared].bytes, loan.owner_stage, loan.user_stage, loan.consumers});
+    our_loans.insert({problem->shared[loan.shared].bytes, loan.owner_stage, loan.user_stage, loan.gradients});
   }
   RC_ASSERT(ours == sliced);
   RC_ASSERT(our_loans == sliced_loans);

@@ -210,8 +210,8 @@ double StepCost::AddShared() {
     for (int consumer : shared.consumers) ++uses_[groups_[group_of_[consumer]].stage];
     for (size_t user = 0; user < stages_.size(); ++user) {
       if (uses_[user] == 0 || static_cast<int>(user) == owner) continue;
-      const double gradients = problem_.training ? bytes * uses_[user] : 0;
-      stages_[user].bytes += bytes + (shared.trainable ? gradients : 0);
+      const double gradients = problem_.training && shared.trainable ? bytes * uses_[user] : 0;
+      stages_[user].bytes += bytes + gradients;
       const Way out = WayBetween(stages_[owner].node, stages_[user].node);
       const Way back = WayBetween(stages_[user].node, stages_[owner].node);
       slowest = std::max(slowest, out.latency_seconds + bytes / out.bytes_per_second + back.latency_seconds +
