@@ -115,8 +115,8 @@ void ChooseDepths(const Problem& problem, Partition& partition, const Simulation
       *depths[d] = wanted[d];
     }
     if (!Fit(problem, least, partition)) continue;
-    std::vector<int> fitting;
-    for (const int* depth : depths) fitting.push_back(*depth);
+    std::vector<int> fitting(depths.size());
+    for (size_t d = 0; d < depths.size(); ++d) fitting[d] = *depths[d];
     if (fitting == tried) continue;
     tried = fitting;
     const double seconds = SimulateStepSeconds(problem, partition, options);

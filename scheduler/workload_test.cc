@@ -211,9 +211,8 @@ RC_GTEST_PROP(QuotientProperty, HasTheEdgesThatSlicingGives, ()) {
   }
   std::multiset<Key> ours;
   for (const QuotientEdge& edge : quotient.edges) {
-    std::vector<int> readers;
-    for (const int reader : edge.to_sub_dags)
-      readers.push_back(reader - quotient.first_sub_dag[edge.to_stage]);
+    std::vector<int> readers = edge.to_sub_dags;
+    for (int& reader : readers) reader -= quotient.first_sub_dag[edge.to_stage];
     ours.insert({problem->operators[problem->values[edge.value].producer].name, edge.from_stage,
                  edge.from_sub_dag - quotient.first_sub_dag[edge.from_stage], edge.to_stage, readers,
                  edge.differentiable, edge.cotangents});
