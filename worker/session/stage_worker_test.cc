@@ -25,6 +25,7 @@ namespace fusion::worker {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using wire::v1::BrokerMessage;
 using wire::v1::WorkerMessage;
@@ -208,12 +209,17 @@ TEST_F(StageWorkerTest, EndsWithinSecondsWhenTheBrokerIsLost) {
   StartWorkers();
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   broker_.Stop();
+  // The first to end takes its streams along; a neighbour that sees those break before its own session says
+  // so instead.
+  int lost = 0;
   for (const auto& worker : workers_) {
     const testing::ProcessResult result = worker->Wait(kDeadline);
     EXPECT_FALSE(result.timed_out);
     EXPECT_EQ(result.exit_code, 1);
-    EXPECT_THAT(result.err, HasSubstr("is lost"));
+    EXPECT_THAT(result.err, AnyOf(HasSubstr("is lost"), HasSubstr("broke without Close")));
+    if (result.err.find("is lost") != std::string::npos) ++lost;
   }
+  EXPECT_GE(lost, 1);
 }
 
 TEST_F(StageWorkerTest, EndsOnSigterm) {
