@@ -138,6 +138,7 @@ class Slicer {
     }
     const Place& loss = places_[index.Find(graph.loss().operator_())];
     programs_[loss.stage].set_computes_loss(true);
+    loss_stage_ = loss.stage;
   }
 
   std::vector<v1::StageProgram> Run() {
@@ -149,6 +150,7 @@ class Slicer {
       }
     }
     AddOperators();
+    AddDecisions(loss_stage_);
     return std::move(programs_);
   }
 
@@ -196,6 +198,7 @@ class Slicer {
     std::map<int, std::vector<int>> by_stage;
     for (const int reader : readers) by_stage[places_[reader].stage].push_back(reader);
     const int owner = places_[*readers.begin()].stage;
+    if (graph_.operators(variable).variable().trainable()) ++parameters_[owner];
     for (const auto& [stage, consumers] : by_stage) {
       int first = places_[consumers.front()].sub_dag;
       for (const int consumer : consumers) first = std::min(first, places_[consumer].sub_dag);
@@ -224,6 +227,64 @@ class Slicer {
     }
   }
 
+  /// Stages that talk both ways, by stage.
+  std::vector<std::set<int>> Neighbours() const {
+    std::vector<std::set<int>> neighbours(programs_.size());
+    const auto connect = [&neighbours](int a, int b) {
+      neighbours[a].insert(b);
+      neighbours[b].insert(a);
+    };
+    for (const v1::StageProgram& program : programs_) {
+      for (const v1::Edge& edge : program.outgoing()) {
+        if (edge.differentiable()) connect(edge.from_stage(), edge.to_stage());
+      }
+      for (const v1::SharedVariable& shared : program.lent())
+        connect(shared.owner_stage(), shared.user_stage());
+    }
+    return neighbours;
+  }
+
+  /// A tree of fewest hops over the stages that are linked to the loss. Its root has the first operator that
+  /// carries a gradient: its backward ends last and its next forward begins first, so nobody waits for the
+  /// decision longer than for the next step's first value.
+  void AddDecisions(int loss_stage) {
+    const std::vector<std::set<int>> neighbours = Neighbours();
+    const std::vector<int> linked = BreadthFirst(neighbours, loss_stage).first;
+    int root = loss_stage;
+    for (int i = graph_.operators_size() - 1; i >= 0; --i) {
+      const int stage = places_[i].stage;
+      const bool counts = stage >= 0 && carries_gradient_[i];
+      if (counts && std::find(linked.begin(), linked.end(), stage) != linked.end()) root = stage;
+    }
+    const auto [order, parents] = BreadthFirst(neighbours, root);
+    for (auto stage = order.rbegin(); stage != order.rend(); ++stage) {  // children before parents
+      v1::StepDecision& decision = *programs_[*stage].mutable_decision();
+      std::sort(decision.mutable_children()->begin(), decision.mutable_children()->end(),
+                [](const auto& a, const auto& b) { return a.stage() < b.stage(); });
+      int parameters = parameters_[*stage];
+      for (const v1::StepDecision::Child& child : decision.children()) parameters += child.parameters();
+      decision.set_parameters(parameters);
+      if (*stage == root) continue;
+      decision.set_parent(parents.at(*stage));
+      v1::StepDecision::Child& entry = *programs_[decision.parent()].mutable_decision()->add_children();
+      entry.set_stage(*stage);
+      entry.set_parameters(parameters);
+    }
+  }
+
+  /// The stages reached from `root`, nearest first, and where each was reached from.
+  static std::pair<std::vector<int>, std::map<int, int>> BreadthFirst(
+      const std::vector<std::set<int>>& neighbours, int root) {
+    std::vector<int> order = {root};
+    std::map<int, int> parents = {{root, root}};
+    for (size_t i = 0; i < order.size(); ++i) {
+      for (const int next : neighbours[order[i]]) {
+        if (parents.emplace(next, order[i]).second) order.push_back(next);
+      }
+    }
+    return {order, parents};
+  }
+
   void Name(int stage, int position) {
     (*programs_[stage].mutable_positions())[graph_.operators(position).name()] = position;
   }
@@ -233,6 +294,8 @@ class Slicer {
   const std::vector<Place> places_;
   const std::vector<bool> carries_gradient_;
   std::vector<v1::StageProgram> programs_;
+  std::map<int, int> parameters_;  ///< trainable variables by owner
+  int loss_stage_ = 0;
   int32_t next_edge_ = 0;
   int32_t next_shared_ = 0;
 };

@@ -89,6 +89,54 @@ TEST(Slice, AcceptsCrossedTowersAsSubDagsOfTheirStages) {
   EXPECT_FALSE((*programs)[1].computes_loss());
 }
 
+// Towers' trainable variable is w, of the stage of its first reader.
+TEST(Slice, StagesDecideAlongATreeOfTwoWayLinks) {
+  const auto programs =
+      Slice(Towers(), Stages({{{"input", "label"}}, {{"x1", "y1"}}, {{"x2"}}, {{"y2"}}, {{"join", "loss"}}}));
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  EXPECT_FALSE((*programs)[0].has_decision()) << "no gradient reaches it";
+  const v1::StepDecision& root = (*programs)[1].decision();
+  EXPECT_FALSE(root.has_parent());
+  EXPECT_EQ(root.parameters(), 1);
+  ASSERT_EQ(root.children_size(), 2);
+  EXPECT_EQ(root.children(0).stage(), 2);
+  EXPECT_EQ(root.children(1).stage(), 3);
+  EXPECT_EQ(root.children(0).parameters(), 0);
+  EXPECT_EQ((*programs)[2].decision().parent(), 1);
+  ASSERT_EQ((*programs)[2].decision().children_size(), 1);
+  EXPECT_EQ((*programs)[2].decision().children(0).stage(), 4);
+  EXPECT_EQ((*programs)[4].decision().parent(), 2);
+  EXPECT_EQ((*programs)[3].decision().children_size(), 0);
+}
+
+TEST(Slice, TheRootOfADecisionHasTheFirstGradient) {
+  v1alpha1::Model model;
+  model.set_family(v1alpha1::Model::mlp);
+  model.mutable_config()->set_inputs(4);
+  model.mutable_config()->set_outputs(1);
+  model.mutable_config()->add_hidden(3);
+  model.mutable_config()->add_hidden(2);
+  const auto graph = BuildModel(model);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  Placement placement(3);
+  for (StagePlacement& stage : placement) stage.sub_dags.emplace_back();
+  // The stage with the highest number runs first.
+  for (const v1::Operator& op : graph->operators()) {
+    if (op.kind() == v1::Operator::VARIABLE) continue;
+    const bool front = op.name() == "input" || op.name() == "layers.0" || op.name() == "layers.1";
+    const bool middle = op.name() == "layers.2" || op.name() == "layers.3";
+    placement[front ? 2 : middle ? 1 : 0].sub_dags[0].operators.push_back(op.name());
+  }
+  const auto programs = Slice(*graph, placement);
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  EXPECT_FALSE((*programs)[2].decision().has_parent());
+  EXPECT_EQ((*programs)[2].decision().parameters(), 6);
+  EXPECT_EQ((*programs)[1].decision().parent(), 2);
+  EXPECT_EQ((*programs)[1].decision().parameters(), 4);
+  EXPECT_EQ((*programs)[0].decision().parent(), 1);
+  EXPECT_EQ((*programs)[0].decision().parameters(), 2);
+}
+
 TEST(Slice, RefusesARunOrderAgainstTheGraph) {
   const auto programs =
       Slice(Towers(), Stages({{{"input"}}, {{"y2"}, {"x1"}}, {{"x2"}, {"y1"}}, {{"join", "label", "loss"}}}));

@@ -6,7 +6,7 @@
 #include "bench/convergence/variant.h"
 #include "worker/data/dataset.h"
 #include "worker/engine/engine.h"
-#include "worker/pipeline/learning_rate.h"
+#include "worker/pipeline/step_decision.h"
 
 namespace fusion::bench {
 namespace {
@@ -34,11 +34,16 @@ class OneProcessRun : public TrainingRun {
     if (!loss.ok()) {
       return loss.status();
     }
-    const auto update = engine_->Update(step, worker::LearningRateFactor(training_, step));
-    if (!update.ok()) {
+    auto norms = engine_->GradientNorms();
+    if (!norms.ok()) {
+      return norms.status();
+    }
+    const worker::UpdateOptions options =
+        worker::DecideUpdate(training_, step, worker::SumOfSquares(*std::move(norms)));
+    if (const auto update = engine_->Update(step, options); !update.ok()) {
       return update.status();
     }
-    if (!update->finite) {
+    if (options.skip) {
       return absl::OutOfRangeError(absl::StrCat("step ", step, ": a gradient is not finite"));
     }
     return *loss / static_cast<double>(global_batch_);

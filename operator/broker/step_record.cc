@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "nlohmann/json.hpp"
 
@@ -82,12 +83,14 @@ StepRecord StepAggregator::Join(int64_t step, const std::map<int, wire::v1::Step
   StepRecord record;
   record.step = step;
   double squared_norm = 0;
+  std::optional<double> job_squared_norm;
   int64_t start_ns = std::numeric_limits<int64_t>::max();
   int64_t end_ns = 0;
   for (const auto& [stage, report] : reports) {
     if (report.has_loss()) record.loss = report.loss();
     if (report.has_learning_rate()) record.learning_rate = report.learning_rate();
     squared_norm += report.squared_gradient_norm();
+    if (report.has_job_squared_gradient_norm()) job_squared_norm = report.job_squared_gradient_norm();
     start_ns = std::min(start_ns, report.start_ns());
     end_ns = std::max(end_ns, report.end_ns());
     record.tasks += report.tasks();
@@ -100,7 +103,7 @@ StepRecord StepAggregator::Join(int64_t step, const std::map<int, wire::v1::Step
       record.links.push_back({stage, link.to_stage(), link.bytes(), link.dense_bytes(), link.seconds()});
     }
   }
-  record.gradient_norm = std::sqrt(squared_norm);
+  record.gradient_norm = std::sqrt(job_squared_norm.value_or(squared_norm));
   record.step_seconds = static_cast<double>(end_ns - std::max(last_end_ns_, start_ns)) * 1e-9;
   last_end_ns_ = end_ns;
   if (record.step_seconds > 0) {

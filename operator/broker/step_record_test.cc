@@ -59,6 +59,16 @@ TEST(StepAggregatorTest, TimesAreBetweenTheEndsOfSteps) {
   EXPECT_DOUBLE_EQ(records[0].step_seconds, 3);
 }
 
+TEST(StepAggregatorTest, TheGradientNormIsThatOfTheStageThatDecides) {
+  StepAggregator aggregator(Shape(2, 1));
+  aggregator.Add(Report(1, 1, 0, 1));
+  wire::v1::StepReport deciding = Report(0, 1, 0, 1);
+  deciding.set_job_squared_gradient_norm(49);
+  const auto records = aggregator.Add(deciding);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_DOUBLE_EQ(records[0].gradient_norm, 7);
+}
+
 TEST(StepAggregatorTest, AStepWaitsForItsValidationAndKeepsTheOrder) {
   RunShape shape = Shape(1, 3);
   shape.validates = true;

@@ -71,8 +71,20 @@ struct VariableGradient {
   std::optional<Tensor> tensor;
 };
 
+/// Sum of squares, in fp64, of the gradient of a parameter; 0 where none reached it.
+struct GradientNorm {
+  int32_t position = 0;  ///< of the variable in the whole graph
+  double squared = 0;
+};
+
+struct UpdateOptions {
+  double learning_rate_factor = 1;  ///< of every group's rate
+  double gradient_scale = 1;        ///< gradients are multiplied with it first
+  bool skip = false;                ///< the gradients are dropped and nothing is updated
+};
+
 struct UpdateResult {
-  double squared_gradient_norm = 0;  ///< fp64, over owned parameters
+  double squared_gradient_norm = 0;  ///< fp64, over owned parameters, before scaling
   bool finite = true;                ///< false: a gradient was not finite and nothing was updated
 };
 
@@ -127,9 +139,11 @@ class Engine {
   /// The same from a user stage, for a variable that this stage owns.
   virtual absl::Status ReceiveLentGradient(const VariableGradient& gradient) = 0;
 
-  /// One optimizer step with the accumulated gradients, which are reset. `learning_rate_factor` scales every
-  /// group's rate.
-  virtual absl::StatusOr<UpdateResult> Update(int64_t step, double learning_rate_factor) = 0;
+  /// Norms of the gradients that Update would take, of all owned trainable variables. A norm is a function of
+  /// the gradient's bits.
+  virtual absl::StatusOr<std::vector<GradientNorm>> GradientNorms() = 0;
+  /// One optimizer step with the accumulated gradients, which are reset.
+  virtual absl::StatusOr<UpdateResult> Update(int64_t step, const UpdateOptions& options) = 0;
 
   /// Optimizer state of owned parameters, named TENSOR_NAME.exp_avg and so on, for checkpoints.
   virtual absl::StatusOr<std::vector<NamedTensor>> ReadOptimizerState() const = 0;

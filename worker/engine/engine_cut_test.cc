@@ -29,11 +29,13 @@ v1alpha1::Training AdamTraining() {
   v1alpha1::ParameterGroup* group = training.add_parameter_groups();
   group->set_match("*.bias");
   group->mutable_optimizer()->set_weight_decay(0);
+  training.mutable_gradient_clipping()->set_max_norm(0.05);
   return training;
 }
 
 struct Trajectory {
   std::vector<double> losses;
+  std::vector<double> squared_norms;
   std::vector<std::map<std::string, Tensor>> gradients;
   std::map<std::string, Tensor> variables;
   double validation_loss = 0;
@@ -61,9 +63,11 @@ absl::StatusOr<Trajectory> Train(const v1alpha1::Model& model,
       return gradients.status();
     }
     trajectory.gradients.push_back(*std::move(gradients));
-    if (const absl::StatusOr<double> norm = (*run)->Update(step); !norm.ok()) {
-      return norm.status();
+    const absl::StatusOr<double> squared_norm = (*run)->Update(step);
+    if (!squared_norm.ok()) {
+      return squared_norm.status();
     }
+    trajectory.squared_norms.push_back(*squared_norm);
   }
   const absl::StatusOr<double> validation =
       (*run)->Evaluate(kSteps, /*micro_batch=*/3, BatchesFor(model, kSteps + 1).front());
@@ -165,6 +169,7 @@ Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& gr
     return coverage;
   }
   EXPECT_LT(uncut->losses.back(), uncut->losses.front()) << "nothing was learned";
+  EXPECT_GT(uncut->squared_norms.front(), 0.05 * 0.05) << "nothing was clipped";
   for (int cut = 0; cut < kCuts && !testing::Test::HasFailure(); ++cut) {
     SCOPED_TRACE(absl::StrCat("cut ", cut));
     Dice dice(engine::Combine(20261130, static_cast<uint64_t>(cut)));
@@ -180,6 +185,7 @@ Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& gr
       break;
     }
     EXPECT_EQ(run->losses, uncut->losses);
+    EXPECT_EQ(run->squared_norms, uncut->squared_norms);
     EXPECT_EQ(run->validation_loss, uncut->validation_loss);
     for (size_t step = 0; step < kSteps; ++step) {
       EXPECT_EQ(run->gradients[step].size(), uncut->gradients[step].size());

@@ -14,7 +14,6 @@
 #include "worker/engine/engine_test_support.h"
 #include "worker/engine/model_fixtures_for_test.h"
 #include "worker/engine/oracle.h"
-#include "worker/pipeline/learning_rate.h"
 
 namespace fusion::worker {
 namespace {
@@ -76,6 +75,7 @@ void CompareWithOracle(const Comparison& comparison) {
 
   double first_loss = 0;
   double last_loss = 0;
+  int clipped = 0;
   for (int step = 1; step <= kSteps; ++step) {
     const std::vector<MicroBatch> batches = BatchesFor(comparison.model, step);
     std::vector<OracleBatch> oracle_batches;
@@ -113,7 +113,14 @@ void CompareWithOracle(const Comparison& comparison) {
             << "gradient of " << name << ", step " << step;
       }
     }
-    ASSERT_TRUE((*run)->Update(step, LearningRateFactor(comparison.training, step)).ok());
+    const absl::StatusOr<double> squared_norm = (*run)->Update(step);
+    ASSERT_TRUE(squared_norm.ok()) << squared_norm.status();
+    if (comparison.training.has_gradient_clipping()) {
+      const double max_norm = comparison.training.gradient_clipping().max_norm();
+      const double norm = oracle->ClipGradients(max_norm);
+      EXPECT_NEAR(std::sqrt(*squared_norm), norm, 1e-5 * norm) << "step " << step;
+      clipped += norm > max_norm ? 1 : 0;
+    }
     oracle->Update(comparison.factor(step));
     if (comparison.bit_equal) {
       const std::map<std::string, Tensor> wanted = oracle->Parameters();
@@ -124,6 +131,10 @@ void CompareWithOracle(const Comparison& comparison) {
     }
   }
   EXPECT_LT(last_loss, first_loss) << "nothing was learned";
+  if (comparison.training.has_gradient_clipping()) {
+    EXPECT_GT(clipped, 0);
+    EXPECT_LT(clipped, kSteps) << "short gradients are left alone";
+  }
 }
 
 TEST(EngineOracleTest, MlpRegressionWithSgdMomentum) {
@@ -179,6 +190,16 @@ TEST(EngineOracleTest, LearningRateScheduleOfTwoGroups) {
                      .training = training,
                      .bias_learning_rate = 0.05,
                      .factor = cosine});
+}
+
+// PyTorch's norm is of fp32 sums, ours of fp64 sums: scaled gradients differ by roundings.
+TEST(EngineOracleTest, GradientClipping) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::SGD);
+  training.mutable_optimizer()->set_learning_rate(0.3);
+  training.mutable_gradient_clipping()->set_max_norm(0.5);
+  CompareWithOracle(
+      {.model = SmallMlp(v1alpha1::Loss::MeanSquaredError), .training = training, .bit_equal = false});
 }
 
 TEST(EngineOracleTest, Gpt2TiedWithDropout) {

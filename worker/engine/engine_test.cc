@@ -134,7 +134,7 @@ TEST(EngineTest, OptimizerStateGoesOnInAnotherEngine) {
       ASSERT_TRUE(engine.Feed(Training(number, 0), "input", TinyInput(static_cast<float>(number))).ok());
       ASSERT_TRUE(engine.Forward(Training(number, 0), 0).ok());
       ASSERT_TRUE(engine.Backward(Training(number, 0), 0).ok());
-      ASSERT_TRUE(engine.Update(number, 0.5).ok());
+      ASSERT_TRUE(engine.Update(number, {.learning_rate_factor = 0.5}).ok());
     };
     const std::unique_ptr<Engine> first = Loaded(TinyGraph(), options);
     step(*first, 1);
@@ -168,7 +168,7 @@ TEST(EngineTest, NonFiniteGradientsUpdateNothing) {
   ASSERT_TRUE(engine->Feed(Training(1, 0), "input", input).ok());
   ASSERT_TRUE(engine->Forward(Training(1, 0), 0).ok());
   ASSERT_TRUE(engine->Backward(Training(1, 0), 0).ok());
-  const absl::StatusOr<UpdateResult> refused = engine->Update(1, 1);
+  const absl::StatusOr<UpdateResult> refused = engine->Update(1, {});
   ASSERT_TRUE(refused.ok()) << refused.status();
   EXPECT_FALSE(refused->finite);
   EXPECT_TRUE(BitEqual(*engine->ReadVariable("w"), before));
@@ -181,12 +181,42 @@ TEST(EngineTest, NonFiniteGradientsUpdateNothing) {
   for (const float g : gradient.floats()) {
     squares += static_cast<double>(g) * g;
   }
-  const absl::StatusOr<UpdateResult> done = engine->Update(2, 1);
+  const absl::StatusOr<UpdateResult> done = engine->Update(2, {});
   ASSERT_TRUE(done.ok());
   EXPECT_TRUE(done->finite);
   EXPECT_DOUBLE_EQ(done->squared_gradient_norm, squares);
   EXPECT_FALSE(BitEqual(*engine->ReadVariable("w"), before));
   EXPECT_FALSE(engine->ReadGradient("w")->has_value());
+}
+
+TEST(EngineTest, UpdateScalesOrSkipsTheGradients) {
+  EngineOptions options;
+  options.training.mutable_optimizer()->set_type(v1alpha1::Optimizer::SGD);
+  options.training.mutable_optimizer()->set_learning_rate(0.5);
+  const std::unique_ptr<Engine> engine = Loaded(TinyGraph(), options);
+  const Tensor before = *engine->ReadVariable("w");
+  const auto accumulate = [&](int64_t step) {
+    ASSERT_TRUE(engine->Feed(Training(step, 0), "input", TinyInput()).ok());
+    ASSERT_TRUE(engine->Forward(Training(step, 0), 0).ok());
+    ASSERT_TRUE(engine->Backward(Training(step, 0), 0).ok());
+  };
+  accumulate(1);
+  const auto norms = engine->GradientNorms();
+  ASSERT_TRUE(norms.ok()) << norms.status();
+  ASSERT_EQ(norms->size(), 1U);
+  const absl::StatusOr<UpdateResult> skipped = engine->Update(1, {.skip = true});
+  ASSERT_TRUE(skipped.ok()) << skipped.status();
+  EXPECT_EQ(skipped->squared_gradient_norm, norms->front().squared);
+  EXPECT_TRUE(BitEqual(*engine->ReadVariable("w"), before));
+  EXPECT_FALSE(engine->ReadGradient("w")->has_value());
+
+  accumulate(2);
+  const Tensor gradient = **engine->ReadGradient("w");
+  ASSERT_TRUE(engine->Update(2, {.gradient_scale = 0.25}).ok());
+  const Tensor after = *engine->ReadVariable("w");
+  for (size_t i = 0; i < after.floats().size(); ++i) {
+    EXPECT_EQ(after.floats()[i], before.floats()[i] - 0.5F * (0.25F * gradient.floats()[i]));
+  }
 }
 
 TEST(EngineTest, ReleaseAndEvaluationLeaveNoMemory) {
@@ -350,7 +380,7 @@ TEST(EngineTest, BackwardWaitsForEveryCotangent) {
   ASSERT_TRUE((*engine)->Backward(pass, 0).ok());
   EXPECT_FALSE((*engine)->ReadGradient("w")->has_value());
   const Tensor before = *(*engine)->ReadVariable("w");
-  ASSERT_TRUE((*engine)->Update(1, 1).ok());
+  ASSERT_TRUE((*engine)->Update(1, {}).ok());
   EXPECT_TRUE(BitEqual(*(*engine)->ReadVariable("w"), before));
 }
 

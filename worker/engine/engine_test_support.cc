@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/pipeline/step_decision.h"
 
 namespace fusion::worker {
 namespace {
@@ -75,6 +76,7 @@ bool BitEqual(const Tensor& a, const Tensor& b) {
 absl::StatusOr<std::unique_ptr<InProcessRun>> InProcessRun::Create(
     const std::vector<graph::v1::StageProgram>& programs, const EngineOptions& options) {
   auto run = std::make_unique<InProcessRun>();
+  run->training_ = options.training;
   run->programs_ = programs;
   for (const graph::v1::StageProgram& program : programs) {
     absl::StatusOr<std::unique_ptr<Engine>> engine = LoadEngine("torch");
@@ -280,14 +282,21 @@ absl::Status InProcessRun::ShareVariables() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> InProcessRun::Update(int64_t step, double learning_rate_factor) {
-  double sum = 0;
+absl::StatusOr<double> InProcessRun::Update(int64_t step) {
+  std::vector<GradientNorm> norms;
   for (const std::unique_ptr<Engine>& engine : engines_) {
-    const absl::StatusOr<UpdateResult> result = engine->Update(step, learning_rate_factor);
-    if (!result.ok()) {
+    const absl::StatusOr<std::vector<GradientNorm>> some = engine->GradientNorms();
+    if (!some.ok()) {
+      return some.status();
+    }
+    norms.insert(norms.end(), some->begin(), some->end());
+  }
+  const double sum = SumOfSquares(std::move(norms));
+  const UpdateOptions options = DecideUpdate(training_, step, sum);
+  for (const std::unique_ptr<Engine>& engine : engines_) {
+    if (const absl::StatusOr<UpdateResult> result = engine->Update(step, options); !result.ok()) {
       return result.status();
     }
-    sum += result->squared_gradient_norm;
   }
   return sum;
 }

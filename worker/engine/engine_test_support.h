@@ -50,8 +50,8 @@ class InProcessRun {
   absl::StatusOr<double> ForwardBackward(int64_t step, const std::vector<MicroBatch>& batches);
   /// Loss of a micro-batch, without gradients.
   absl::StatusOr<double> Evaluate(int64_t step, int32_t micro_batch, const MicroBatch& batch);
-  /// Optimizer step on every stage; the sum of the squared norms.
-  absl::StatusOr<double> Update(int64_t step, double learning_rate_factor = 1);
+  /// Optimizer step on every stage, with the training's schedule and clipping; the sum of the squared norms.
+  absl::StatusOr<double> Update(int64_t step);
 
   int stages() const { return static_cast<int>(engines_.size()); }
   Engine& engine(int stage) { return *engines_[static_cast<size_t>(stage)]; }
@@ -66,6 +66,7 @@ class InProcessRun {
   absl::Status Backward(const Pass& pass);
   absl::Status ShareVariables();
 
+  v1alpha1::Training training_;
   std::vector<graph::v1::StageProgram> programs_;
   std::vector<std::unique_ptr<Engine>> engines_;
 };

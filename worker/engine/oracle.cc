@@ -4,6 +4,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -284,6 +285,10 @@ class ModuleOracle final : public Oracle {
       weights += batches[m].weight;
     }
     return sum / weights;
+  }
+
+  double ClipGradients(double max_norm) override {
+    return torch::nn::utils::clip_grad_norm_(model_->parameters(), max_norm);
   }
 
   void Update(double learning_rate_factor) override {

@@ -40,6 +40,8 @@ class Oracle {
 
   /// Clears the gradients, then adds each micro-batch's; the weighted loss.
   virtual double ForwardBackward(int64_t step, const std::vector<OracleBatch>& batches) = 0;
+  /// Clips the gradients with torch::nn::utils::clip_grad_norm_; the norm before.
+  virtual double ClipGradients(double max_norm) = 0;
   /// With every rate multiplied by the factor.
   virtual void Update(double learning_rate_factor = 1) = 0;
 };

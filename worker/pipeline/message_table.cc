@@ -23,6 +23,10 @@ std::string DirectionText(Direction direction) {
       return "variable";
     case wire::v1::VARIABLE_GRADIENT:
       return "variable's gradient";
+    case wire::v1::STEP_NORMS:
+      return "norms";
+    case wire::v1::STEP_DECISION:
+      return "decision";
     default:
       return absl::StrCat("direction ", static_cast<int>(direction));
   }
@@ -49,6 +53,10 @@ std::vector<int64_t> ShapeFor(const graph::v1::TensorSpec& spec, int64_t samples
 }
 
 std::string DescribeKey(const TensorKey& key, const std::string& name) {
+  if (IsOncePerStep(key.direction) && !IsOfVariable(key.direction)) {
+    return absl::StrCat("update of stage ", key.edge, ", ", DirectionText(key.direction), ", step ",
+                        key.step);
+  }
   std::string text = absl::StrCat(IsOfVariable(key.direction) ? "shared variable " : "edge ", key.edge, " (",
                                   name.empty() ? "unknown here" : absl::StrCat("'", name, "'"), "), ",
                                   DirectionText(key.direction), ", step ", key.step);
@@ -108,15 +116,38 @@ absl::StatusOr<MessageTable::Expected> MessageTable::ExpectVariable(const Tensor
     return absl::NotFoundError("this stage does not share it");
   }
   return Expected{.peer = value ? shared->owner_stage() : shared->user_stage(),
-                  .spec = spec->second,
+                  .spec = *spec->second,
                   .codec = kDenseMessage,
                   .consumers = value ? 0 : shared->consumers_size(),
                   .may_be_absent = !value};
 }
 
+absl::StatusOr<MessageTable::Expected> MessageTable::ExpectDecision(const TensorKey& key) const {
+  const graph::v1::StepDecision& decision = program_->decision();
+  Expected expected;
+  expected.spec.set_dtype(graph::v1::FLOAT64);
+  if (key.direction == wire::v1::STEP_DECISION && decision.has_parent() && key.edge == program_->stage()) {
+    expected.peer = decision.parent();
+    expected.spec.add_shape(1);
+    return expected;
+  }
+  for (const graph::v1::StepDecision::Child& child : decision.children()) {
+    if (key.direction == wire::v1::STEP_NORMS && key.edge == child.stage()) {
+      expected.peer = child.stage();
+      expected.spec.add_shape(child.parameters());
+      expected.spec.add_shape(2);
+      return expected;
+    }
+  }
+  return absl::NotFoundError("it is not this stage's to decide with");
+}
+
 absl::StatusOr<MessageTable::Expected> MessageTable::Expect(const TensorKey& key) const {
   if (IsOfVariable(key.direction)) {
     return ExpectVariable(key);
+  }
+  if (IsOncePerStep(key.direction)) {
+    return ExpectDecision(key);
   }
   const bool value = key.direction == wire::v1::FORWARD;
   const Edge* edge = value ? Find(incoming_, key.edge) : nullptr;
@@ -128,7 +159,7 @@ absl::StatusOr<MessageTable::Expected> MessageTable::Expect(const TensorKey& key
   }
   const EdgeCodecs& codecs = codecs_.at(edge->id());
   return Expected{.peer = value ? edge->from_stage() : edge->to_stage(),
-                  .spec = &edge->spec(),
+                  .spec = edge->spec(),
                   .codec = value ? codecs.forward_name : codecs.backward_name,
                   .consumers = !value && edge->cotangent_per_consumer() ? edge->consumers_size() : 0,
                   .may_be_absent = !value};
@@ -157,16 +188,16 @@ absl::Status MessageTable::Check(int from_stage, const EncodedTensor& message) c
   if (message.absent) {
     return expected->may_be_absent ? absl::OkStatus() : refuse("a value cannot be absent");
   }
-  const std::vector<int64_t> shape = ShapeFor(*expected->spec, samples_);
-  if (message.dtype != expected->spec->dtype() || message.shape != shape) {
+  const std::vector<int64_t> shape = ShapeFor(expected->spec, samples_);
+  if (message.dtype != expected->spec.dtype() || message.shape != shape) {
     return refuse(absl::StrCat("it is ", TypeText(message.dtype, message.shape), ", expected ",
-                               TypeText(expected->spec->dtype(), shape)));
+                               TypeText(expected->spec.dtype(), shape)));
   }
   if (message.codec != expected->codec) {
     return refuse(absl::StrCat("its codec is '", message.codec, "', expected '", expected->codec, "'"));
   }
   const EdgeCodecs dense;
-  const EdgeCodecs& codecs = IsOfVariable(message.key.direction) ? dense : codecs_.at(message.key.edge);
+  const EdgeCodecs& codecs = IsOncePerStep(message.key.direction) ? dense : codecs_.at(message.key.edge);
   const int64_t bytes = MessageBytes(codecs, message.key.direction, message.dtype, shape);
   if (message.bytes != bytes) {
     return refuse(absl::StrCat("it has ", message.bytes, " bytes, expected ", bytes));
@@ -190,10 +221,19 @@ std::set<int> MessageTable::Receivers() const {
   for (const auto& [id, shared] : lent_) {
     stages.insert(shared->user_stage());
   }
+  for (const graph::v1::StepDecision::Child& child : program_->decision().children()) {
+    stages.insert(child.stage());
+  }
+  if (program_->decision().has_parent()) {
+    stages.insert(program_->decision().parent());
+  }
   return stages;
 }
 
 std::string MessageTable::Describe(const TensorKey& key) const {
+  if (IsOncePerStep(key.direction) && !IsOfVariable(key.direction)) {
+    return DescribeKey(key, "");
+  }
   if (IsOfVariable(key.direction)) {
     const SharedVariable* shared =
         Find(key.direction == wire::v1::VARIABLE_VALUE ? borrowed_ : lent_, key.edge);

@@ -21,6 +21,12 @@ inline bool IsOfVariable(wire::v1::Direction direction) {
   return direction == wire::v1::VARIABLE_VALUE || direction == wire::v1::VARIABLE_GRADIENT;
 }
 
+/// Whether a direction has one message a step and lane, of no micro-batch: all but values and their
+/// gradients.
+inline bool IsOncePerStep(wire::v1::Direction direction) {
+  return IsOfVariable(direction) || direction == wire::v1::STEP_NORMS || direction == wire::v1::STEP_DECISION;
+}
+
 /// A key in words: "edge 3 ('h.0.mlp'), forward, step 2, micro-batch 1".
 std::string DescribeKey(const TensorKey& key, const std::string& name);
 
@@ -49,7 +55,7 @@ class MessageTable {
   /// What is known of a message from its key.
   struct Expected {
     int peer = -1;
-    const graph::v1::TensorSpec* spec = nullptr;
+    graph::v1::TensorSpec spec;
     std::string codec = kDenseMessage;
     int consumers = 0;  ///< cotangents told apart; 0: consumer must be -1
     bool may_be_absent = false;
@@ -58,6 +64,7 @@ class MessageTable {
   /// NOT_FOUND for an edge that does not arrive here.
   absl::StatusOr<Expected> Expect(const TensorKey& key) const;
   absl::StatusOr<Expected> ExpectVariable(const TensorKey& key) const;
+  absl::StatusOr<Expected> ExpectDecision(const TensorKey& key) const;
 
   const graph::v1::StageProgram* program_ = nullptr;
   int64_t samples_ = 0;

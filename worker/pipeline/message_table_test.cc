@@ -50,6 +50,11 @@ graph::v1::StageProgram Program() {
   lent->set_variable("w");
   lent->set_user_stage(3);
   lent->add_consumers("e");
+  program.mutable_decision()->set_parent(0);
+  program.mutable_decision()->set_parameters(4);
+  auto* child = program.mutable_decision()->add_children();
+  child->set_stage(2);
+  child->set_parameters(3);
   return program;
 }
 
@@ -73,6 +78,15 @@ EncodedTensor Gradient() {
           .bytes = 64};
 }
 
+EncodedTensor Decision(wire::v1::Direction direction) {
+  EncodedTensor message = Value();
+  message.key = {.step = 3, .edge = 1, .direction = direction, .consumer = -1};
+  message.dtype = graph::v1::FLOAT64;
+  message.shape = {1};
+  message.bytes = 8;
+  return message;
+}
+
 class MessageTableTest : public ::testing::Test {
  protected:
   const graph::v1::StageProgram program_ = Program();
@@ -92,6 +106,13 @@ TEST_F(MessageTableTest, TakesWhatTheProgramSays) {
   variable.shape = {5};
   variable.bytes = 20;
   EXPECT_TRUE(table_.Check(3, variable).ok()) << table_.Check(3, variable);
+  const EncodedTensor decision = Decision(wire::v1::STEP_DECISION);
+  EXPECT_TRUE(table_.Check(0, decision).ok()) << table_.Check(0, decision);
+  EncodedTensor norms = Decision(wire::v1::STEP_NORMS);
+  norms.key.edge = 2;
+  norms.shape = {3, 2};
+  norms.bytes = 48;
+  EXPECT_TRUE(table_.Check(2, norms).ok()) << table_.Check(2, norms);
 }
 
 TEST_F(MessageTableTest, SendsToAllThatItFeedsOrAnswers) {
@@ -147,6 +168,22 @@ INSTANTIATE_TEST_SUITE_P(
               "no such edge"},
         Wrong{"NoDirection", 0, [](EncodedTensor& m) { m.key.direction = wire::v1::DIRECTION_UNSPECIFIED; },
               "no such edge"},
+        Wrong{"DecisionFromAChild", 2, [](EncodedTensor& m) { m = Decision(wire::v1::STEP_DECISION); },
+              "it comes from stage 0"},
+        Wrong{"DecisionOfAnother", 0,
+              [](EncodedTensor& m) {
+                m = Decision(wire::v1::STEP_DECISION);
+                m.key.edge = 2;
+              },
+              "update of stage 2, decision, step 3: it is not this stage's"},
+        Wrong{"TooManyNorms", 2,
+              [](EncodedTensor& m) {
+                m = Decision(wire::v1::STEP_NORMS);
+                m.key.edge = 2;
+                m.shape = {4, 2};
+                m.bytes = 64;
+              },
+              "it is FLOAT64[4, 2], expected FLOAT64[3, 2]"},
         Wrong{"UnknownVariable", 3, [](EncodedTensor& m) { m.key.direction = wire::v1::VARIABLE_VALUE; },
               "shared variable 1 (unknown here)"}),
     [](const auto& info) { return info.param.name; });

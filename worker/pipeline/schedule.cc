@@ -189,6 +189,8 @@ StepState Start(const StageSchedule& schedule, bool training, int micro_batches)
   }
   state.missing_lent_gradients = schedule.lent_gradients;
   state.missing_borrowed_values = schedule.borrowed_values;
+  state.missing_norms = schedule.norms;
+  state.missing_decisions = schedule.decisions;
   return state;
 }
 
@@ -221,6 +223,8 @@ absl::StatusOr<StageSchedule> MakeSchedule(const StageProgram& program, Pipeline
     schedule.lent_gradients += lent.consumers_size();
   }
   schedule.borrowed_values = program.borrowed_size();
+  schedule.norms = program.decision().children_size();
+  schedule.decisions = program.decision().has_parent() ? 1 : 0;
   return schedule;
 }
 
@@ -238,6 +242,8 @@ const char* TaskName(TaskKind kind) {
       return "backward";
     case TaskKind::kReturnGradients:
       return "return of gradients";
+    case TaskKind::kDecide:
+      return "decision";
     case TaskKind::kUpdate:
       return "update";
     case TaskKind::kTakeVariables:
@@ -253,8 +259,11 @@ Task NextTask(const StageSchedule& schedule, const StepState& state) {
       break;
     case StepPhase::kReturnGradients:
       return {.kind = TaskKind::kReturnGradients};
+    case StepPhase::kDecide:
+      return {.kind = state.missing_lent_gradients > 0 || state.missing_norms > 0 ? TaskKind::kWait
+                                                                                  : TaskKind::kDecide};
     case StepPhase::kUpdate:
-      return {.kind = state.missing_lent_gradients > 0 ? TaskKind::kWait : TaskKind::kUpdate};
+      return {.kind = state.missing_decisions > 0 ? TaskKind::kWait : TaskKind::kUpdate};
     case StepPhase::kTakeVariables:
       return {.kind = state.missing_borrowed_values > 0 ? TaskKind::kWait : TaskKind::kTakeVariables};
     case StepPhase::kFinished:
@@ -289,6 +298,9 @@ void CompleteTask(const Task& task, StepState& state) {
       ++state.sub_dags[task.sub_dag].backwards;
       break;
     case TaskKind::kReturnGradients:
+      state.phase = StepPhase::kDecide;
+      return;
+    case TaskKind::kDecide:
       state.phase = StepPhase::kUpdate;
       return;
     case TaskKind::kUpdate:

@@ -13,10 +13,10 @@
 // - Of the ready tasks: a backward first (the lowest micro-batch, then the later sub-DAG), else a forward
 // (the lowest
 //   micro-batch, then the earlier sub-DAG).
-// - After the last backward: return the gradients of borrowed variables, update when all gradients of lent
-// variables are
-//   there, take the new values of borrowed variables.
-// A validation is forwards only; nothing has a backward there.
+// - After the last backward: return the gradients of borrowed variables; when all gradients of lent variables
+// and the norms of the children in the decision's tree are there, add one's own norms and pass them on, or
+// decide; when the decision is there, pass it on and update; take the new values of borrowed variables. A
+// validation is forwards only; nothing has a backward there.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +46,8 @@ struct StageSchedule {
   std::vector<SubDagRule> sub_dags;
   int lent_gradients = 0;   ///< tensors that arrive before the update
   int borrowed_values = 0;  ///< tensors that arrive after it
+  int norms = 0;            ///< messages of children that arrive before the decision
+  int decisions = 0;        ///< 1: the decision arrives, 0: it is made here
 };
 
 /// INVALID_ARGUMENT where the program contradicts itself.
@@ -64,6 +66,7 @@ struct SubDagState {
 enum class StepPhase {
   kPasses,           ///< forwards and backwards
   kReturnGradients,  ///< of borrowed variables
+  kDecide,           ///< or send the norms to where it is decided
   kUpdate,
   kTakeVariables,  ///< new values of borrowed variables
   kFinished,
@@ -76,13 +79,24 @@ struct StepState {
   std::vector<SubDagState> sub_dags;
   int missing_lent_gradients = 0;
   int missing_borrowed_values = 0;
+  int missing_norms = 0;
+  int missing_decisions = 0;
 };
 
 /// A step or a validation of `passes` micro-batches before anything happened.
 StepState StartStep(const StageSchedule& schedule);
 StepState StartValidation(const StageSchedule& schedule, int passes);
 
-enum class TaskKind { kWait, kForward, kBackward, kReturnGradients, kUpdate, kTakeVariables, kFinished };
+enum class TaskKind {
+  kWait,
+  kForward,
+  kBackward,
+  kReturnGradients,
+  kDecide,
+  kUpdate,
+  kTakeVariables,
+  kFinished
+};
 
 const char* TaskName(TaskKind kind);  ///< in words
 

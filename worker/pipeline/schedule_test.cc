@@ -131,6 +131,8 @@ TEST(NextTask, VariablesAreExchangedAroundTheUpdate) {
   StageSchedule schedule = Chain(1, 1);
   schedule.lent_gradients = 2;
   schedule.borrowed_values = 1;
+  schedule.norms = 1;
+  schedule.decisions = 1;
   StepState state = StartStep(schedule);
   state.sub_dags[0].missing_values = {0};
   state.sub_dags[0].missing_gradients = {0};
@@ -140,6 +142,12 @@ TEST(NextTask, VariablesAreExchangedAroundTheUpdate) {
   CompleteTask(NextTask(schedule, state), state);
   EXPECT_EQ(NextTask(schedule, state), kWaits);
   state.missing_lent_gradients = 0;
+  EXPECT_EQ(NextTask(schedule, state), kWaits);
+  state.missing_norms = 0;
+  EXPECT_EQ(NextTask(schedule, state).kind, TaskKind::kDecide);
+  CompleteTask(NextTask(schedule, state), state);
+  EXPECT_EQ(NextTask(schedule, state), kWaits);
+  state.missing_decisions = 0;
   EXPECT_EQ(NextTask(schedule, state).kind, TaskKind::kUpdate);
   CompleteTask(NextTask(schedule, state), state);
   EXPECT_EQ(NextTask(schedule, state), kWaits);
@@ -206,7 +214,7 @@ class World {
     int phase;
     std::function<void(Stage&)> effect;
   };
-  enum class Lane { kValue, kGradient, kGrant, kVariableGradient, kVariableValue };
+  enum class Lane { kValue, kGradient, kGrant, kVariableGradient, kVariableValue, kNorms, kDecision };
 
   bool Finished() const {
     return std::all_of(stages_.begin(), stages_.end(),
@@ -259,7 +267,19 @@ class World {
         }
         CompleteTask(task, stage.state);
         break;
+      case TaskKind::kDecide:
+        if (programs_[index].decision().has_parent()) {
+          Send(Lane::kNorms, index, 0, {programs_[index].decision().parent(), stage.phase, [](Stage& s) {
+                                          --s.state.missing_norms;
+                                        }});
+        }
+        CompleteTask(task, stage.state);
+        break;
       case TaskKind::kUpdate:
+        for (const auto& child : programs_[index].decision().children()) {
+          Send(Lane::kDecision, child.stage(), 0,
+               {child.stage(), stage.phase, [](Stage& s) { --s.state.missing_decisions; }});
+        }
         for (const auto& shared : programs_[index].lent()) {
           Send(Lane::kVariableValue, shared.id(), 0,
                {shared.user_stage(), stage.phase, [](Stage& s) { --s.state.missing_borrowed_values; }});

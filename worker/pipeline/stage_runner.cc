@@ -107,13 +107,13 @@ void StageRunner::OnReceive(int from_stage, EncodedTensor message) {
     return;
   }
   if (message.absent) {
-    if (!IsOfVariable(message.key.direction)) {
+    if (!IsOncePerStep(message.key.direction)) {
       coder_->SkipGradient(message.key);
     }
     board_.Deliver(message.key, std::nullopt);
     return;
   }
-  if (IsOfVariable(message.key.direction) ||
+  if (IsOncePerStep(message.key.direction) ||
       IsDense(coder_->codecs(message.key.edge), message.key.direction)) {
     board_.Deliver(message.key,
                    Tensor{.dtype = message.dtype, .shape = message.shape, .data = std::move(message.data)});
@@ -213,6 +213,8 @@ absl::Status StageRunner::Execute(const Task& task, bool waited, StepReport& rep
       return Backward(task, waited, report);
     case TaskKind::kReturnGradients:
       return ReturnGradients();
+    case TaskKind::kDecide:
+      return Decide(waited, report);
     case TaskKind::kUpdate:
       return Update(waited, report);
     case TaskKind::kTakeVariables:

@@ -43,7 +43,7 @@ struct StageRunnerOptions {
   PipelineOrder order = PipelineOrder::kOneForwardOneBackward;
   int64_t global_batch = 1;
   int64_t micro_batch = 1;           ///< divides global_batch
-  v1alpha1::Training training = {};  ///< its learning rates
+  v1alpha1::Training training = {};  ///< its learning rates and clipping
   double slowdown = 0;               ///< machine / emulated FLOP/s; 0: full speed
   std::string trace_file = {};
   int64_t trace_step = 0;
@@ -63,7 +63,7 @@ class StageRunner {
 
   /// One optimizer step; steps count up from any number. The report is complete.
   /// Errors: what a peer sent or the engine said, with stage, step and micro-batch; OUT_OF_RANGE
-  /// "NonFiniteLoss: …" before a non-finite loss or gradient reaches a parameter of this stage. After an
+  /// "NonFiniteLoss: …" before a non-finite loss or gradient reaches a parameter, of whatever stage. After an
   /// error the runner is of no use.
   absl::StatusOr<wire::v1::StepReport> RunStep(int64_t step);
 
@@ -94,6 +94,9 @@ class StageRunner {
   absl::Status Forward(const Task& task, bool waited, wire::v1::StepReport& report);
   absl::Status Backward(const Task& task, bool waited, wire::v1::StepReport& report);
   absl::Status ReturnGradients();
+  absl::Status Decide(bool waited, wire::v1::StepReport& report);
+  absl::StatusOr<std::vector<GradientNorm>> GatherNorms();
+  absl::Status TakeLentGradients();
   absl::Status Update(bool waited, wire::v1::StepReport& report);
   absl::Status TakeVariables();
   absl::Status FeedPlaceholders(const Pass& pass, int sub_dag);
@@ -102,7 +105,7 @@ class StageRunner {
   void GrantValues(const Task& task);
   void ReleaseIfDone(const Pass& pass);
   void SendEdge(int to_stage, const TensorKey& key, Arrival tensor);
-  void SendVariable(int to_stage, const TensorKey& key, Arrival tensor);
+  void SendDense(int to_stage, const TensorKey& key, Arrival tensor);
   Pass PassOf(int micro_batch) const;
   double MeanLoss() const;
   void ReportLinks(wire::v1::StepReport& report);
@@ -124,6 +127,7 @@ class StageRunner {
   int first_micro_batch_ = 0;                       ///< number, on the wire, of the first pass
   std::set<std::pair<int32_t, int32_t>> received_;  ///< (edge, micro-batch) that the engine has
   std::map<int, double> losses_;                    ///< by micro-batch
+  double squared_norm_ = 0;                         ///< of the whole job, once this stage has decided
   std::map<int, LinkCounters> reported_;            ///< by peer, at the last report
 
   // Last: their threads use what is above.

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/pipeline/learning_rate.h"
 #include "worker/pipeline/stage_runner.h"
+#include "worker/pipeline/step_decision.h"
 
 namespace fusion::worker {
 
@@ -139,9 +139,9 @@ absl::Status StageRunner::ReturnGradients() {
     for (VariableGradient& gradient : *gradients) {
       for (const SharedVariable& shared : options_.program.borrowed()) {
         if (shared.id() == gradient.shared) {
-          SendVariable(shared.owner_stage(),
-                       {step_, 0, shared.id(), wire::v1::VARIABLE_GRADIENT, gradient.consumer},
-                       std::move(gradient.tensor));
+          SendDense(shared.owner_stage(),
+                    {step_, 0, shared.id(), wire::v1::VARIABLE_GRADIENT, gradient.consumer},
+                    std::move(gradient.tensor));
         }
       }
     }
@@ -150,9 +150,7 @@ absl::Status StageRunner::ReturnGradients() {
   return absl::OkStatus();
 }
 
-absl::Status StageRunner::Update(bool waited, StepReport& report) {
-  const Task task{.kind = TaskKind::kUpdate};
-  timer_.Begin(waited);
+absl::Status StageRunner::TakeLentGradients() {
   for (const SharedVariable& shared : options_.program.lent()) {
     for (int consumer = 0; consumer < shared.consumers_size(); ++consumer) {
       const VariableGradient gradient{
@@ -165,26 +163,82 @@ absl::Status StageRunner::Update(bool waited, StepReport& report) {
       transport_.Grant(shared.user_stage(), shared.id(), wire::v1::VARIABLE_GRADIENT);
     }
   }
-  const auto result = engine_.Update(step_, LearningRateFactor(options_.training, step_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<GradientNorm>> StageRunner::GatherNorms() {
+  if (const absl::Status status = TakeLentGradients(); !status.ok()) {
+    return status;
+  }
+  auto norms = engine_.GradientNorms();
+  if (!norms.ok()) {
+    return norms.status();
+  }
+  for (const auto& child : options_.program.decision().children()) {
+    const Arrival message = board_.Take({step_, 0, child.stage(), wire::v1::STEP_NORMS, -1});
+    const std::vector<GradientNorm> below = NormsOf(*message);
+    norms->insert(norms->end(), below.begin(), below.end());
+    transport_.Grant(child.stage(), child.stage(), wire::v1::STEP_NORMS);
+  }
+  return norms;
+}
+
+absl::Status StageRunner::Decide(bool waited, StepReport& report) {
+  const Task task{.kind = TaskKind::kDecide};
+  timer_.Begin(waited);
+  auto norms = GatherNorms();
+  if (!norms.ok()) {
+    return norms.status();
+  }
+  const TaskSpan span = EndTask(task, report);
+  report.set_update_seconds(span.seconds());
+  const auto& decision = options_.program.decision();
+  if (decision.has_parent()) {
+    SendDense(decision.parent(), {step_, 0, options_.program.stage(), wire::v1::STEP_NORMS, -1},
+              NormsMessage(*norms));
+  } else {
+    squared_norm_ = SumOfSquares(*std::move(norms));
+    if (options_.program.has_decision()) {
+      report.set_job_squared_gradient_norm(squared_norm_);
+    }
+  }
+  board_.Complete(task);
+  return absl::OkStatus();
+}
+
+absl::Status StageRunner::Update(bool waited, StepReport& report) {
+  const Task task{.kind = TaskKind::kUpdate};
+  timer_.Begin(waited);
+  const auto& decision = options_.program.decision();
+  if (decision.has_parent()) {
+    const Arrival message = board_.Take({step_, 0, options_.program.stage(), wire::v1::STEP_DECISION, -1});
+    squared_norm_ = SquaredNormOf(*message);
+    transport_.Grant(decision.parent(), options_.program.stage(), wire::v1::STEP_DECISION);
+  }
+  for (const auto& child : decision.children()) {  // before the work: they wait for it
+    SendDense(child.stage(), {step_, 0, child.stage(), wire::v1::STEP_DECISION, -1},
+              DecisionMessage(squared_norm_));
+  }
+  const UpdateOptions update = DecideUpdate(options_.training, step_, squared_norm_);
+  const auto result = engine_.Update(step_, update);
   if (!result.ok()) {
     return result.status();
   }
-  if (!result->finite) {
-    return absl::OutOfRangeError(absl::StrCat(
-        "NonFiniteLoss: a gradient is not finite (sum of squares ", result->squared_gradient_norm,
-        "); no parameter of this stage was changed; lower training.optimizer.learningRate"));
+  if (update.skip || !result->finite) {
+    return absl::OutOfRangeError(
+        absl::StrCat("NonFiniteLoss: a gradient is not finite (sum of squares over the job ", squared_norm_,
+                     "); no parameter was changed; lower training.optimizer.learningRate"));
   }
   report.set_squared_gradient_norm(result->squared_gradient_norm);
   const TaskSpan span = EndTask(task, report);
-  report.set_update_seconds(span.seconds());
+  report.set_update_seconds(report.update_seconds() + span.seconds());
   report.set_end_ns(span.end_ns);
   for (const SharedVariable& shared : options_.program.lent()) {
     auto value = engine_.ReadVariable(shared.variable());
     if (!value.ok()) {
       return value.status();
     }
-    SendVariable(shared.user_stage(), {step_, 0, shared.id(), wire::v1::VARIABLE_VALUE, -1},
-                 *std::move(value));
+    SendDense(shared.user_stage(), {step_, 0, shared.id(), wire::v1::VARIABLE_VALUE, -1}, *std::move(value));
   }
   board_.Complete(task);
   return absl::OkStatus();
@@ -269,7 +323,7 @@ void StageRunner::SendEdge(int to_stage, const TensorKey& key, Arrival tensor) {
   });
 }
 
-void StageRunner::SendVariable(int to_stage, const TensorKey& key, Arrival tensor) {
+void StageRunner::SendDense(int to_stage, const TensorKey& key, Arrival tensor) {
   EncodedTensor message{.key = key, .codec = kDenseMessage, .shape = {}, .absent = true, .data = nullptr};
   if (tensor.has_value()) {
     message.absent = false;

@@ -18,6 +18,7 @@
 #include "graph/slicing.h"
 #include "nlohmann/json.hpp"
 #include "worker/pipeline/learning_rate.h"
+#include "worker/pipeline/step_decision.h"
 #include "worker/testing/fake_engine.h"
 #include "worker/testing/fake_model.h"
 #include "worker/transport/memory_transport.h"
@@ -52,6 +53,7 @@ struct RunOptions {
   double slowdown = 0;
   std::string trace_file = {};
   v1alpha1::Training training = {};
+  int poisoned_stage = -1;  ///< has a gradient that is not finite at step 2
 };
 
 /// What a run leaves behind.
@@ -62,6 +64,23 @@ struct Outcome {
   std::vector<absl::Status> statuses;                   ///< by stage
   std::vector<StepReport> last_reports;                 ///< by stage
   size_t held = 0;                                      ///< tensors and passes not released
+  double squared_norm = -1;                             ///< of the last step
+};
+
+/// Finds an infinite gradient from its n-th step on.
+class PoisonedEngine : public FakeEngine {
+ public:
+  PoisonedEngine(TaskHook hook, int64_t step) : FakeEngine(std::move(hook)), healthy_(step - 1) {}
+  absl::StatusOr<std::vector<GradientNorm>> GradientNorms() override {
+    auto norms = FakeEngine::GradientNorms();
+    if (norms.ok() && !norms->empty() && healthy_-- <= 0) {
+      norms->back().squared = std::numeric_limits<double>::infinity();
+    }
+    return norms;
+  }
+
+ private:
+  int64_t healthy_;
 };
 
 /// One stage on a thread of its own, over in-memory links.
@@ -69,7 +88,8 @@ class Stage {
  public:
   Stage(const graph::v1::StageProgram& program, const RunOptions& options, std::shared_ptr<MemoryHub> hub,
         FakeEngine::TaskHook hook)
-      : options_(options), engine_(std::move(hook)) {
+      : options_(options),
+        engine_(std::move(hook), program.stage() == options.poisoned_stage ? 2 : options.steps + 1) {
     EXPECT_TRUE(engine_.Load(program, {}).ok());
     transport_ = MakeStageTransport(std::move(hub), program.stage());
     runner_ = StageRunner::Create(
@@ -127,6 +147,10 @@ class Stage {
     outcome.validation_losses.insert(outcome.validation_losses.end(), validation_losses_.begin(),
                                      validation_losses_.end());
     outcome.last_reports.push_back(report_);
+    if (report_.has_job_squared_gradient_norm()) {
+      EXPECT_EQ(outcome.squared_norm, -1) << "one stage decides";
+      outcome.squared_norm = report_.job_squared_gradient_norm();
+    }
     outcome.held += runner_->TensorsHeld() + engine_.passes_held();
     for (const VariableInfo& info : engine_.Variables()) {
       if (!info.borrowed) {
@@ -138,7 +162,7 @@ class Stage {
 
  private:
   const RunOptions options_;
-  FakeEngine engine_;
+  PoisonedEngine engine_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<StageRunner> runner_;
   absl::Status connected_;
@@ -215,7 +239,8 @@ Outcome RunSequentially(const graph::v1::StageProgram& whole, const RunOptions& 
   };
   for (int64_t step = 1; step <= options.steps; ++step) {
     outcome.losses.push_back(run(step, true, 1));
-    EXPECT_TRUE(engine.Update(step, LearningRateFactor(options.training, step)).ok());
+    outcome.squared_norm = SumOfSquares(*engine.GradientNorms());
+    EXPECT_TRUE(engine.Update(step, DecideUpdate(options.training, step, outcome.squared_norm)).ok());
     if (options.validation_batches > 0) {
       outcome.validation_losses.push_back(run(step, false, options.validation_batches));
     }
@@ -241,6 +266,7 @@ RC_GTEST_PROP(StageRunner, EqualsTheSequentialRunBitForBit, ()) {
   options.training.set_steps(options.steps);
   options.training.mutable_learning_rate_schedule()->set_type(v1alpha1::LearningRateSchedule::Linear);
   options.training.mutable_learning_rate_schedule()->set_final_fraction(0.3);
+  options.training.mutable_gradient_clipping()->set_max_norm(1e-3);
   const FakeModel model = MakeFakeModel(model_options);
 
   const Outcome pipelined = RunPipeline(model.programs, options);
@@ -251,6 +277,8 @@ RC_GTEST_PROP(StageRunner, EqualsTheSequentialRunBitForBit, ()) {
   RC_ASSERT(pipelined.losses == sequential.losses);
   RC_ASSERT(pipelined.validation_losses == sequential.validation_losses);
   RC_ASSERT(pipelined.variables == sequential.variables);
+  RC_ASSERT(pipelined.squared_norm == sequential.squared_norm);
+  RC_ASSERT(ClippingFactor(options.training, pipelined.squared_norm) < 1);
   for (const StepReport& report : pipelined.last_reports) {
     RC_ASSERT(report.learning_rate() == LearningRate(options.training, options.steps));
   }
@@ -326,6 +354,28 @@ TEST(StageRunner, AnEngineErrorNamesStageStepAndTask) {
       << "it waits for gradients that do not come";
 }
 
+class NonFiniteGradient : public ::testing::TestWithParam<int> {};
+
+TEST_P(NonFiniteGradient, OfOneStageUpdatesNone) {
+  const FakeModel model = TwoStages();
+  const Outcome before = RunPipeline(model.programs, {.steps = 1});
+  const Outcome outcome = RunPipeline(model.programs, {.steps = 3, .poisoned_stage = GetParam()});
+  EXPECT_EQ(outcome.losses.size(), GetParam() < 0 ? 3U : 1U);
+  EXPECT_EQ(outcome.variables == before.variables, GetParam() >= 0);
+  for (const absl::Status& status : outcome.statuses) {
+    if (GetParam() >= 0 && !absl::IsCancelled(status)) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("NonFiniteLoss: a gradient is not finite (sum of squares over the job inf); no "
+                            "parameter was changed"));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, NonFiniteGradient, ::testing::Values(-1, 0, 1), [](const auto& info) {
+  return info.param < 0 ? std::string("None") : absl::StrCat("Stage", info.param);
+});
+
 /// Poisons what the engine reads, so that a number stops being finite.
 TEST(StageRunner, ANonFiniteLossStopsBeforeAnyUpdate) {
   FakeModel model = TwoStages();
@@ -367,7 +417,7 @@ TEST(StageRunner, AnEmulatedTaskLastsAsLongAsTheSlowMachineNeeds) {
   const Outcome outcome = RunPipeline(TwoStages().programs, options);
   const StepReport& report = outcome.last_reports[0];
   ASSERT_TRUE(outcome.statuses[0].ok()) << outcome.statuses[0];
-  EXPECT_EQ(report.tasks(), 2 * options.micro_batches + 1);
+  EXPECT_EQ(report.tasks(), 2 * options.micro_batches + 2) << "passes, the decision, the update";
   const double busy = report.forward_seconds() + report.backward_seconds() + report.update_seconds();
   EXPECT_GE(static_cast<double>(report.end_ns() - report.start_ns()) * 1e-9 + 1e-6, busy);
 }
@@ -411,7 +461,8 @@ TEST(StageRunner, WritesAChromeTraceOfOneStep) {
   }
   EXPECT_EQ(names["forward 2 of sub-DAG 0"], 1);
   EXPECT_EQ(names["update"], 1);
-  EXPECT_EQ(rows[0], 7) << "three forwards, three backwards, an update";
+  EXPECT_EQ(names["decision"], 1);
+  EXPECT_EQ(rows[0], 8) << "three forwards, three backwards, a decision, an update";
   EXPECT_GE(rows[1], 3) << "gradients encoded";
   EXPECT_GE(rows[2], 3) << "values decoded";
   EXPECT_EQ(names["to stage 0"], 1);

@@ -40,10 +40,9 @@ void TaskBoard::Count(const TensorKey& key) {
   if (key.step != step_ || state_.phase == StepPhase::kFinished) {
     return;
   }
-  if (IsOfVariable(key.direction)) {
+  if (IsOncePerStep(key.direction)) {
     if (state_.training) {
-      --(key.direction == wire::v1::VARIABLE_VALUE ? state_.missing_borrowed_values
-                                                   : state_.missing_lent_gradients);
+      --MissingOf(key.direction);
     }
     return;
   }
@@ -57,6 +56,19 @@ void TaskBoard::Count(const TensorKey& key) {
   }
   for (const int reader : table_.incoming(key.edge).to_sub_dags()) {
     --state_.sub_dags[reader].missing_values[m];
+  }
+}
+
+int& TaskBoard::MissingOf(wire::v1::Direction direction) {
+  switch (direction) {
+    case wire::v1::VARIABLE_VALUE:
+      return state_.missing_borrowed_values;
+    case wire::v1::VARIABLE_GRADIENT:
+      return state_.missing_lent_gradients;
+    case wire::v1::STEP_NORMS:
+      return state_.missing_norms;
+    default:
+      return state_.missing_decisions;
   }
 }
 

@@ -61,6 +61,8 @@ class TaskBoard {
 
   /// Counts an arrival for the step or validation that runs, if it is for that.
   void Count(const TensorKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Of a direction that is once a step.
+  int& MissingOf(wire::v1::Direction direction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UpdateNotGranted(int sub_dag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const StageSchedule& schedule_;

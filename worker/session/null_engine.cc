@@ -91,6 +91,16 @@ absl::StatusOr<std::vector<EdgeTensor>> NullEngine::Backward(const Pass& pass, i
   return gradients;
 }
 
+absl::StatusOr<std::vector<GradientNorm>> NullEngine::GradientNorms() {
+  std::vector<GradientNorm> norms;
+  for (const VariableInfo& info : infos_) {
+    if (info.trainable && !info.borrowed) {
+      norms.push_back({.position = program_.positions().at(info.name), .squared = 0});
+    }
+  }
+  return norms;
+}
+
 absl::StatusOr<std::vector<VariableGradient>> NullEngine::TakeBorrowedGradients() {
   std::vector<VariableGradient> gradients;
   for (const SharedVariable& shared : program_.borrowed()) {

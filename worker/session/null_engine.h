@@ -26,7 +26,8 @@ class NullEngine : public Engine {
   void Release(const Pass&) override {}
   absl::StatusOr<std::vector<VariableGradient>> TakeBorrowedGradients() override;
   absl::Status ReceiveLentGradient(const VariableGradient&) override { return absl::OkStatus(); }
-  absl::StatusOr<UpdateResult> Update(int64_t, double) override { return UpdateResult(); }
+  absl::StatusOr<std::vector<GradientNorm>> GradientNorms() override;
+  absl::StatusOr<UpdateResult> Update(int64_t, const UpdateOptions&) override { return UpdateResult(); }
   absl::StatusOr<std::vector<NamedTensor>> ReadOptimizerState() const override {
     return std::vector<NamedTensor>();
   }

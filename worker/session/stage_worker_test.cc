@@ -255,6 +255,7 @@ class TorchStageTest : public StageWorkerTest {
     v1alpha1::LearningRateSchedule* schedule = spec_.mutable_training()->mutable_learning_rate_schedule();
     schedule->set_type(v1alpha1::LearningRateSchedule::Linear);
     schedule->set_final_fraction(0.4);
+    spec_.mutable_training()->mutable_gradient_clipping()->set_max_norm(1);
     engine_ = "torch";
   }
 
@@ -286,17 +287,27 @@ class TorchStageTest : public StageWorkerTest {
     programs_ = *std::move(programs);
   }
 
-  /// Losses of all steps, then of the validations.
+  /// Losses of all steps, then of the validations, then the squared norms of all steps' gradients.
   std::vector<double> Losses() {
     StartWorkers();
     BeginRun();
     std::vector<double> losses;
     std::vector<double> validations;
+    std::vector<double> squared_norms;
     for (int stage = 0; stage < this->stages(); ++stage) {
       EXPECT_TRUE(broker_.Await(stage, WorkerMessage::kFinished).has_value()) << workers_[stage]->Err();
-      for (int64_t step = 1; programs_[stage].computes_loss() && step <= spec_.training().steps(); ++step) {
+      const bool decides = programs_[stage].has_decision() && !programs_[stage].decision().has_parent();
+      const bool computes_loss = programs_[stage].computes_loss();
+      for (int64_t step = 1; (decides || computes_loss) && step <= spec_.training().steps(); ++step) {
         const wire::v1::StepReport report = broker_.Await(stage, WorkerMessage::kStep)->step();
         EXPECT_NEAR(report.learning_rate(), 1e-2 * (1 - 0.6 * static_cast<double>(step - 1) / 30), 1e-15);
+        EXPECT_EQ(report.has_job_squared_gradient_norm(), decides);
+        if (decides) {
+          squared_norms.push_back(report.job_squared_gradient_norm());
+        }
+        if (!computes_loss) {
+          continue;
+        }
         losses.push_back(report.loss());
         if (step % 2 == 0) {
           validations.push_back(broker_.Await(stage, WorkerMessage::kValidation)->validation().loss());
@@ -308,6 +319,7 @@ class TorchStageTest : public StageWorkerTest {
       EXPECT_TRUE(broker_.AwaitEnd(stage));
     }
     losses.insert(losses.end(), validations.begin(), validations.end());
+    losses.insert(losses.end(), squared_norms.begin(), squared_norms.end());
     return losses;
   }
 };
@@ -315,7 +327,8 @@ class TorchStageTest : public StageWorkerTest {
 TEST_F(TorchStageTest, AnyCutGivesTheBitsOfTheUncutRun) {
   ASSERT_NO_FATAL_FAILURE(Cut({}, {0}));
   const std::vector<double> uncut = Losses();
-  ASSERT_EQ(uncut.size(), 45);
+  ASSERT_EQ(uncut.size(), 75);
+  EXPECT_GT(*std::max_element(uncut.begin() + 45, uncut.end()), 1) << "a gradient was clipped";
   EXPECT_LT(uncut[29], 0.7 * uncut[0]) << "it learns";
   // The tied embedding is lent: its two readers are apart.
   ASSERT_NO_FATAL_FAILURE(Cut({"transformer.h.1", "transformer.ln_f"}, {0, 1, 2}));

@@ -349,7 +349,24 @@ absl::Status FakeEngine::ReceiveLentGradient(const VariableGradient& gradient) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<UpdateResult> FakeEngine::Update(int64_t, double learning_rate_factor) {
+absl::StatusOr<std::vector<GradientNorm>> FakeEngine::GradientNorms() {
+  std::vector<GradientNorm> norms;
+  for (auto& [name, state] : variables_) {
+    if (state.borrowed) {
+      continue;
+    }
+    GradientNorm norm{.position = Position(name)};
+    if (const auto sum = Sum(state.gradients); sum.has_value()) {
+      for (const float g : sum->floats()) {
+        norm.squared += static_cast<double>(g) * g;
+      }
+    }
+    norms.push_back(norm);
+  }
+  return norms;
+}
+
+absl::StatusOr<UpdateResult> FakeEngine::Update(int64_t, const UpdateOptions& options) {
   UpdateResult result;
   std::map<std::string, Tensor> sums;
   for (auto& [name, state] : variables_) {
@@ -362,14 +379,15 @@ absl::StatusOr<UpdateResult> FakeEngine::Update(int64_t, double learning_rate_fa
     state.gradients.clear();
   }
   result.finite = std::isfinite(result.squared_gradient_norm);
-  for (auto sum = sums.begin(); result.finite && sum != sums.end(); ++sum) {
+  for (auto sum = sums.begin(); !options.skip && result.finite && sum != sums.end(); ++sum) {
     VariableState& state = variables_.at(sum->first);
     state.last_gradient = sum->second;
     Tensor next = Filled(state.value.shape, 0);  // the old value may be on its way to a user
     for (size_t i = 0; i < next.floats().size(); ++i) {
-      next.mutable_floats()[i] = state.value.floats()[i] - kLearningRate *
-                                                               static_cast<float>(learning_rate_factor) *
-                                                               sum->second.floats()[i];
+      next.mutable_floats()[i] =
+          state.value.floats()[i] -
+          kLearningRate * static_cast<float>(options.learning_rate_factor * options.gradient_scale) *
+              sum->second.floats()[i];
     }
     state.value = next;
   }

@@ -39,7 +39,8 @@ class FakeEngine : public Engine {
   void Release(const Pass& pass) override { passes_.erase(pass.micro_batch); }
   absl::StatusOr<std::vector<VariableGradient>> TakeBorrowedGradients() override;
   absl::Status ReceiveLentGradient(const VariableGradient& gradient) override;
-  absl::StatusOr<UpdateResult> Update(int64_t step, double learning_rate_factor) override;
+  absl::StatusOr<std::vector<GradientNorm>> GradientNorms() override;
+  absl::StatusOr<UpdateResult> Update(int64_t step, const UpdateOptions& options) override;
   absl::StatusOr<std::vector<NamedTensor>> ReadOptimizerState() const override;
   absl::Status WriteOptimizerState(const std::vector<NamedTensor>& state) override;
   int64_t PeakMemoryBytes() const override { return 0; }

@@ -5,8 +5,8 @@
 namespace fusion::worker {
 namespace {
 
-bool IsVariable(wire::v1::Direction direction) {
-  return direction == wire::v1::VARIABLE_VALUE || direction == wire::v1::VARIABLE_GRADIENT;
+bool IsOncePerStep(wire::v1::Direction direction) {
+  return direction != wire::v1::FORWARD && direction != wire::v1::BACKWARD;
 }
 
 wire::v1::FrameHeader Describe(const EncodedTensor& tensor, uint64_t id) {
@@ -34,7 +34,7 @@ void Outbox::Push(EncodedTensor tensor) {
     tensor.bytes = 0;
   }
   const TensorKey& key = tensor.key;
-  const Priority priority(!IsVariable(key.direction), key.step, key.micro_batch, sequence_++);
+  const Priority priority(!IsOncePerStep(key.direction), key.step, key.micro_batch, sequence_++);
   waiting_.emplace(priority, Waiting{.tensor = std::move(tensor)});
 }
 

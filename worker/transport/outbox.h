@@ -13,10 +13,10 @@
 
 namespace fusion::worker {
 
-/// Tensors in order of priority, handed out frame by frame: variables first, then the lower step, then the
-/// lower micro-batch, then what came first. A tensor begins only when its edge and direction has a credit;
-/// those without one do not hold up others. An urgent tensor goes between the frames of one already begun.
-/// Not thread-safe.
+/// Tensors in order of priority, handed out frame by frame: what is once a step (variables, decisions) first,
+/// then the lower step, then the lower micro-batch, then what came first. A tensor begins only when its edge
+/// and direction has a credit; those without one do not hold up others. An urgent tensor goes between the
+/// frames of one already begun. Not thread-safe.
 class Outbox {
  public:
   /// `frame_bytes`: largest payload of a frame, > 0.

@@ -19,7 +19,7 @@ namespace fusion::worker {
 struct TensorKey {
   int64_t step = 0;
   int32_t micro_batch = 0;  ///< validation counts on from the training micro-batches; 0 for variables
-  int32_t edge = 0;         ///< Edge.id, or SharedVariable.id for variables
+  int32_t edge = 0;         ///< Edge.id, SharedVariable.id, or the child's stage of a decision
   wire::v1::Direction direction = wire::v1::FORWARD;
   int32_t consumer = -1;  ///< cotangent of one consumer, or -1
   auto operator<=>(const TensorKey&) const = default;
@@ -79,7 +79,8 @@ class Transport {
   /// Default 2.
   virtual void SetWindow(int to_stage, int32_t edge, wire::v1::Direction direction, int tensors) = 0;
 
-  /// Never blocks: queues. Lower (step, micro-batch) goes first among what waits; variables before values.
+  /// Never blocks: queues. Lower (step, micro-batch) goes first among what waits; what is once a step before
+  /// values.
   virtual void Send(int to_stage, EncodedTensor tensor) = 0;
 
   /// The consumer is done with one tensor of this edge and direction: its sender may send one more.

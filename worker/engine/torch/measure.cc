@@ -160,7 +160,7 @@ absl::StatusOr<OperatorTimes> Time(const graph::v1::StageProgram& program, int64
       return result.status();
     }
     if (repeat + 1 == kWarmUps) {  // makes the optimizer's state, so that the update measured below finds it
-      if (auto result = engine.Update(1, 1e-6); !result.ok()) {
+      if (auto result = engine.Update(1, {.learning_rate_factor = 1e-6}); !result.ok()) {
         return result.status();
       }
     }
@@ -180,7 +180,7 @@ absl::StatusOr<OperatorTimes> Time(const graph::v1::StageProgram& program, int64
   }
   if (parameters > 0) {
     const double before = ThreadCpuSeconds();
-    if (auto result = engine.Update(2, 1e-6); !result.ok()) {
+    if (auto result = engine.Update(2, {.learning_rate_factor = 1e-6}); !result.ok()) {
       return result.status();
     }
     times.update_seconds_per_parameter = (ThreadCpuSeconds() - before) / parameters;

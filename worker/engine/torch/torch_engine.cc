@@ -327,6 +327,7 @@ absl::StatusOr<std::vector<EdgeTensor>> TorchEngine::RunBackward(const Pass& pas
     return status;
   }
   last_backward_[index] = key;
+  squared_norms_.clear();
 
   std::vector<EdgeTensor> result;
   for (const StageEdge& edge : stage_->sub_dags[index].returned) {
@@ -437,6 +438,7 @@ absl::Status TorchEngine::ReceiveLentGradient(const VariableGradient& gradient) 
             absl::StrCat(what, " from consumer ", gradient.consumer, " came twice"));
       }
       arrived[static_cast<size_t>(gradient.consumer)] = true;
+      squared_norms_.clear();
       variables_->SetUse(*variable, *use, tensor);
       return absl::OkStatus();
     });
@@ -445,7 +447,7 @@ absl::Status TorchEngine::ReceiveLentGradient(const VariableGradient& gradient) 
       absl::StrCat("stage ", stage_->program.stage(), " lends no variable with id ", gradient.shared));
 }
 
-absl::StatusOr<UpdateResult> TorchEngine::Update(int64_t step, double learning_rate_factor) {
+absl::Status TorchEngine::CheckGradientsAreThere() const {
   if (absl::Status status = CheckLoaded(); !status.ok()) {
     return status;
   }
@@ -455,30 +457,69 @@ absl::StatusOr<UpdateResult> TorchEngine::Update(int64_t step, double learning_r
   for (int i = 0; i < stage_->program.lent_size(); ++i) {
     const std::vector<bool>& arrived = lent_arrived_[static_cast<size_t>(i)];
     if (std::find(arrived.begin(), arrived.end(), false) != arrived.end()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "update of step ", step, ": a gradient of variable '", stage_->program.lent(i).variable(),
-          "' from stage ", stage_->program.lent(i).user_stage(), " has not come"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("a gradient of variable '", stage_->program.lent(i).variable(), "' from stage ",
+                       stage_->program.lent(i).user_stage(), " has not come"));
     }
   }
-  return Guarded(absl::StrCat("update of step ", step), [&] { return RunUpdate(learning_rate_factor); });
+  return absl::OkStatus();
 }
 
-absl::StatusOr<UpdateResult> TorchEngine::RunUpdate(double learning_rate_factor) {
+absl::StatusOr<std::vector<GradientNorm>> TorchEngine::GradientNorms() {
+  if (absl::Status status = CheckGradientsAreThere(); !status.ok()) {
+    return status;
+  }
+  return Guarded("norms of the gradients", [&]() -> absl::StatusOr<std::vector<GradientNorm>> {
+    const MemoryScope memory(account_);
+    const at::NoGradGuard no_gradients;
+    std::vector<GradientNorm> result;
+    squared_norms_.clear();
+    for (const int variable : owned_) {
+      const at::Tensor gradient = variables_->Gradient(variable);
+      squared_norms_.push_back(gradient.defined() ? SquaredNorm(gradient) : 0);
+      const std::string& name = stage_->variables[static_cast<size_t>(variable)].op->name();
+      const auto position = stage_->program.positions().find(name);
+      if (position == stage_->program.positions().end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the program does not say the position of variable '", name, "'"));
+      }
+      result.push_back({.position = position->second, .squared = squared_norms_.back()});
+    }
+    return result;
+  });
+}
+
+absl::StatusOr<UpdateResult> TorchEngine::Update(int64_t step, const UpdateOptions& options) {
+  const std::string what = absl::StrCat("update of step ", step);
+  if (absl::Status status = CheckGradientsAreThere(); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(what, ": ", status.message()));
+  }
+  return Guarded(what, [&] { return RunUpdate(options); });
+}
+
+absl::StatusOr<UpdateResult> TorchEngine::RunUpdate(const UpdateOptions& options) {
   PrepareThread(options_.threads);
   const MemoryScope memory(account_);
   const at::NoGradGuard no_gradients;
   UpdateResult result;
-  for (const int variable : owned_) {
-    at::Tensor gradient = variables_->Gradient(variable);
-    variables_->ResetGradients(variable);
+  for (size_t i = 0; i < owned_.size(); ++i) {
+    at::Tensor gradient = variables_->Gradient(owned_[i]);
+    variables_->ResetGradients(owned_[i]);
     if (gradient.defined()) {
-      result.squared_gradient_norm += SquaredNorm(gradient);
-      variables_->value(variable).mutable_grad() = std::move(gradient);
+      result.squared_gradient_norm += squared_norms_.empty() ? SquaredNorm(gradient) : squared_norms_[i];
+      variables_->value(owned_[i]).mutable_grad() = std::move(gradient);
     }
   }
+  squared_norms_.clear();
   result.finite = std::isfinite(result.squared_gradient_norm);
-  if (result.finite) {
-    optimizers_->Step(learning_rate_factor);
+  if (result.finite && !options.skip) {
+    for (const int variable : owned_) {
+      at::Tensor& gradient = variables_->value(variable).mutable_grad();
+      if (options.gradient_scale != 1 && gradient.defined()) {
+        gradient.mul_(options.gradient_scale);
+      }
+    }
+    optimizers_->Step(options.learning_rate_factor);
   }
   for (const int variable : owned_) {
     variables_->value(variable).mutable_grad().reset();

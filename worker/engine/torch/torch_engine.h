@@ -46,7 +46,8 @@ class TorchEngine final : public Engine {
   absl::StatusOr<std::vector<VariableGradient>> TakeBorrowedGradients() override;
   absl::Status ReceiveLentGradient(const VariableGradient& gradient) override;
 
-  absl::StatusOr<UpdateResult> Update(int64_t step, double learning_rate_factor) override;
+  absl::StatusOr<std::vector<GradientNorm>> GradientNorms() override;
+  absl::StatusOr<UpdateResult> Update(int64_t step, const UpdateOptions& options) override;
 
   absl::StatusOr<std::vector<NamedTensor>> ReadOptimizerState() const override;
   absl::Status WriteOptimizerState(const std::vector<NamedTensor>& state) override;
@@ -71,7 +72,8 @@ class TorchEngine final : public Engine {
   absl::Status Place(const Pass& pass, int slot, const std::string& what, const Tensor& value);
   absl::StatusOr<ForwardResult> RunForward(const Pass& pass, int sub_dag);
   absl::StatusOr<std::vector<EdgeTensor>> RunBackward(const Pass& pass, int sub_dag);
-  absl::StatusOr<UpdateResult> RunUpdate(double learning_rate_factor);
+  absl::Status CheckGradientsAreThere() const;
+  absl::StatusOr<UpdateResult> RunUpdate(const UpdateOptions& options);
   /// Index in StageVariable.uses of the consumer-th reader of a shared variable.
   static absl::StatusOr<int> UseOf(const StageVariable& variable, const graph::v1::SharedVariable& shared,
                                    int32_t consumer);
@@ -86,6 +88,7 @@ class TorchEngine final : public Engine {
   std::map<PassKey, PassState> passes_;
   std::vector<PassKey> last_backward_;           ///< by sub-DAG
   std::vector<std::vector<bool>> lent_arrived_;  ///< by lent variable and consumer, since the last update
+  std::vector<double> squared_norms_;  ///< by owned_, of the gradients as they are; empty: not known
 };
 
 }  // namespace fusion::worker::engine
