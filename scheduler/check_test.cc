@@ -88,6 +88,23 @@ TEST(MemoryTest, SumsItsParts) {
   EXPECT_LT(StageMemory(problem, partition)[1], bytes[1]);
 }
 
+TEST(MemoryTest, RecomputeKeepsInputsAndWhatOneSubDagSaves) {
+  Problem problem = MakeChainProblem(UniformChain(4, 1, 2));  // values of 4,000 bytes
+  for (OperatorWork& op : problem.operators) op.saved_bytes = 100'000;
+  problem.values[0].kept = false;  // only the second forward needs it
+  Partition partition;
+  partition.stages = {{0, {{{0}, 3}}}, {1, {{{1}, 3}, {{2}, 3}}}, {2, {{{3}, 1}}}};
+  const std::vector<int64_t> all = StageMemory(problem, partition);
+  problem.recompute = true;
+  const std::vector<int64_t> less = StageMemory(problem, partition);
+  // 2 sub-DAGs x 3 saved before; now one, 3 values from the stage before, of which 1 waited, 3 between the
+  // two.
+  EXPECT_EQ(all[1] - less[1], 5 * 100'000 - 2 * 4000 - 3 * 4000);
+  EXPECT_EQ(all[2], less[2]) << "one micro-batch in flight";
+  problem.operators[0].fed = true;
+  EXPECT_EQ(less[0] - StageMemory(problem, partition)[0], 100'000 - 3 * 4000) << "data is kept, not computed";
+}
+
 TEST(MemoryTest, GrowsWithDepthOnly) {
   const Problem problem = MakeChainProblem(UniformChain(3, 1, 2));
   int64_t previous = 0;

@@ -58,6 +58,7 @@ absl::StatusOr<Problem> MakeProblem(const PlanRequest& request) {
   Problem problem;
   const v1alpha1::FusionJobSpec& spec = request.spec;
   problem.training = spec.task() != v1alpha1::FusionJobSpec::Evaluate;
+  problem.recompute = problem.training && spec.training().recompute();
   problem.gpipe = spec.training().pipeline().schedule() == v1alpha1::Pipeline::GPipe;
   if (absl::Status status = SetBatch(spec, problem); !status.ok()) return status;
   if (absl::Status status = AddWorkload(request.graph, spec.training().batch().micro(), spec.training(),

@@ -1,6 +1,7 @@
 #include "scheduler/memory.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "proto/quantity.h"
@@ -29,12 +30,43 @@ void AddOperators(const Problem& problem, const Partition& partition, const Quot
         const OperatorWork& work = problem.operators[op];
         parts[s].variables += work.variable_bytes;
         if (problem.training) parts[s].optimizer += work.optimizer_bytes;
-        if (sub_dag.backward) parts[s].saved += work.saved_bytes * sub_dag.depth;
+        if (sub_dag.backward && !problem.recompute) parts[s].saved += work.saved_bytes * sub_dag.depth;
         const int64_t again = inputs[op] + (problem.training ? work.variable_bytes + work.internal_bytes : 0);
         parts[s].working = std::max(parts[s].working, work.output_bytes + again);
       }
     }
   }
+}
+
+/// With recompute: of each sub-DAG with a backward the inputs that are made in the stage, for each
+/// micro-batch in flight, and what one sub-DAG saves for the micro-batch that goes back. Inputs from other
+/// stages are on links.
+void AddRecomputed(const Problem& problem, const Quotient& quotient, std::vector<MemoryParts>& parts) {
+  std::vector<int64_t> largest(parts.size(), 0);
+  std::vector<int64_t> saved(quotient.sub_dags.size(), 0);
+  for (size_t op = 0; op < problem.operators.size(); ++op) {
+    const int index = quotient.sub_dag_of_operator[op];
+    const QuotientSubDag& sub_dag = quotient.sub_dags[index];
+    if (!sub_dag.backward) continue;
+    const OperatorWork& work = problem.operators[op];
+    if (work.fed) {
+      parts[sub_dag.stage].saved += work.output_bytes * sub_dag.depth;
+    } else {
+      saved[index] += work.saved_bytes;
+    }
+    largest[sub_dag.stage] = std::max(largest[sub_dag.stage], saved[index]);
+  }
+  for (const Value& value : problem.values) {
+    const int producer = quotient.sub_dag_of_operator[value.producer];
+    std::set<int> readers;
+    for (const int consumer : value.consumers) readers.insert(quotient.sub_dag_of_operator[consumer]);
+    for (const int reader : readers) {
+      const QuotientSubDag& sub_dag = quotient.sub_dags[reader];
+      const bool inside = reader != producer && sub_dag.stage == quotient.sub_dags[producer].stage;
+      if (inside && sub_dag.backward) parts[sub_dag.stage].saved += value.bytes * sub_dag.depth;
+    }
+  }
+  for (size_t s = 0; s < parts.size(); ++s) parts[s].saved += largest[s];
 }
 
 /// A stage holds what its readers keep for backward, and what waits for them: as much as the producer may
@@ -50,7 +82,8 @@ void AddEdges(const Problem& problem, const Quotient& quotient, std::vector<Memo
       kept = std::max(kept, quotient.sub_dags[reader].depth);
     }
     const int waiting = std::max(0, producer.depth - kept);
-    parts[edge.to_stage].links += value.bytes * ((value.kept && backward ? kept : 1) + waiting);
+    parts[edge.to_stage].links +=
+        value.bytes * (((value.kept || problem.recompute) && backward ? kept : 1) + waiting);
     if (edge.differentiable) {
       parts[edge.from_stage].links += value.bytes * edge.cotangents;
     } else if (!producer.backward) {
@@ -85,6 +118,7 @@ std::vector<MemoryParts> MemoryOfStages(const Problem& problem, const Partition&
                                         const Quotient& quotient) {
   std::vector<MemoryParts> parts(partition.stages.size());
   AddOperators(problem, partition, quotient, parts);
+  if (problem.recompute) AddRecomputed(problem, quotient, parts);
   AddEdges(problem, quotient, parts);
   AddShared(problem, quotient, parts);
   return parts;

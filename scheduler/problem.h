@@ -30,6 +30,7 @@ struct OperatorWork {
   int64_t saved_bytes = 0;      ///< kept per micro-batch in flight, outputs included that a gradient needs
   int64_t output_bytes = 0;
   int64_t internal_bytes = 0;  ///< of saved_bytes: neither input nor output; doubled while backward runs
+  bool fed = false;            ///< a placeholder: its output is data
   int pinned_node = -1;        ///< index in Problem::nodes, or -1: anywhere
 };
 
@@ -72,7 +73,8 @@ struct Problem {
   int micro_batches = 1;  ///< M
   int max_stages = 1;     ///< from placement.stages.max
   bool gpipe = false;
-  bool training = true;  ///< false: forward only
+  bool training = true;    ///< false: forward only
+  bool recompute = false;  ///< sub-DAGs keep their inputs and run forward again before backward
 };
 
 /// Operators of one sub-DAG (indexes, ascending) and micro-batches in flight at most.

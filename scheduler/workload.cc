@@ -79,7 +79,8 @@ class Estimator {
     work.output_bytes = static_cast<int64_t>(cost->output_bytes);
     work.internal_bytes = static_cast<int64_t>(cost->saved_bytes);
     work.saved_bytes = static_cast<int64_t>(cost->saved_bytes + kept_output_bytes_[i]);
-    if (op.kind() != graph::v1::Operator::PLACEHOLDER) AddSeconds(i, *cost, work);
+    work.fed = op.kind() == graph::v1::Operator::PLACEHOLDER;
+    if (!work.fed) AddSeconds(i, *cost, work);
     AddReads(i, work);
     return absl::OkStatus();
   }
@@ -95,11 +96,13 @@ class Estimator {
       seconds.forward = Seconds(cost, cost.forward_flops, cost.forward_bytes);
       seconds.backward = Seconds(cost, cost.backward_flops, cost.backward_bytes);
     }
-    work.flops = cost.forward_flops;
-    work.forward[static_cast<int>(cost.kind)] = seconds.forward;
+    const auto kind = static_cast<size_t>(cost.kind);
+    work.flops = cost.forward_flops * (training_.recompute() ? 2 : 1);
+    work.forward[kind] = seconds.forward;
+    work.backward[kind] = training_.recompute() ? seconds.forward : 0;
     if (!carries_gradient_[i]) return;
     work.flops += cost.backward_flops;
-    work.backward[static_cast<int>(cost.kind)] = seconds.backward;
+    work.backward[kind] += seconds.backward;
   }
 
   void AddReads(int i, OperatorWork& work) {

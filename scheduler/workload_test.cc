@@ -112,6 +112,21 @@ TEST(WorkloadTest, MeasuredSecondsReplaceTheFormula) {
   EXPECT_DOUBLE_EQ(problem.nodes[0].update_seconds_per_parameter, 2e-9 * 50 / 16);
 }
 
+TEST(WorkloadTest, RecomputeAddsAForwardToTheBackward) {
+  TestJob job = TwoSites();
+  const Problem once = *MakeProblem(job.request());
+  job.spec.mutable_training()->set_recompute(true);
+  const Problem twice = *MakeProblem(job.request());
+  EXPECT_FALSE(once.recompute);
+  EXPECT_TRUE(twice.recompute);
+  for (size_t op = 0; op < once.operators.size(); ++op) {
+    EXPECT_DOUBLE_EQ(Sum(twice.operators[op].forward), Sum(once.operators[op].forward));
+    EXPECT_DOUBLE_EQ(Sum(twice.operators[op].backward),
+                     Sum(once.operators[op].backward) + Sum(once.operators[op].forward));
+    EXPECT_GE(twice.operators[op].flops, once.operators[op].flops);
+  }
+}
+
 TEST(WorkloadTest, UnmeasuredOperatorsFollowTheFormula) {
   const TestJob job = TwoSites();
   const Problem problem = *MakeProblem(job.request());

@@ -157,7 +157,8 @@ bool ChainPartitioner::SegmentFits(int place, int from, int to, int level) const
   const double fixed = fixed_bytes_[to] - fixed_bytes_[from] + pinned_fixed_bytes_[node];
   const double saved = saved_bytes_[to] - saved_bytes_[from] + pinned_saved_bytes_[node];
   const double links = alive_bytes_[from] * depth_before + alive_bytes_[to] * std::min(2, depth);
-  return fixed + saved * depth + links <= static_cast<double>(problem.nodes[node].memory_bytes);
+  return fixed + saved * (problem.recompute ? 1 : depth) + links <=
+         static_cast<double>(problem.nodes[node].memory_bytes);
 }
 
 std::vector<ChainPartitioner::Link> ChainPartitioner::LinksOf(const std::vector<int>& order) const {

@@ -74,6 +74,8 @@ RC_GTEST_PROP(GroupOperators, MakesAcyclicQuotientsOfAnyAssignment, ()) {
 RC_GTEST_PROP(StepCost, FitsWhereThePartitionFits, ()) {
   Problem problem = AnyProblem();
   problem.max_stages = 8;
+  problem.recompute = *rc::gen::arbitrary<bool>();
+  problem.operators.front().fed = *rc::gen::arbitrary<bool>();
   StepCost cost(problem, 1);
   const Assignment assignment = AnyAssignment(problem, cost.places());
   const Partition partition =

@@ -104,7 +104,11 @@ void StepCost::FormGroups(const Assignment& assignment) {
       group_of_[op] = static_cast<int>(groups_.size()) - 1;
       group.forward += forward_seconds_[at];
       group.backward += backward_seconds_[at];
-      group.saved_bytes += static_cast<double>(work.saved_bytes);
+      if (problem_.recompute && work.fed) {
+        group.kept_bytes += static_cast<double>(work.output_bytes);
+      } else {
+        group.saved_bytes += static_cast<double>(work.saved_bytes);
+      }
       group.has_backward = group.has_backward || (op == loss && problem_.training);
       stage.bytes += static_cast<double>(FixedBytes(op));
       stage.working_bytes = std::max(stage.working_bytes, static_cast<double>(working_bytes_[op]));
@@ -127,7 +131,10 @@ void StepCost::AddValues() {
       Hop& hop = hops_[from * groups_.size() + to];
       hop.read = true;
       const int stage = groups_[to].stage;
-      if (stage == groups_[from].stage) continue;
+      if (stage == groups_[from].stage) {
+        KeepLocal(value, to, consumer);
+        continue;
+      }
       const bool sent = std::any_of(edges_.begin() + first_edge, edges_.end(),
                                     [stage](const Edge& edge) { return edge.to_stage == stage; });
       if (sent) continue;
@@ -137,6 +144,13 @@ void StepCost::AddValues() {
       hop.backward_bytes += BackwardBytes(value) * (byte_share_ < 1 ? 1 : cotangents);
     }
   }
+}
+
+// Counts a value that a group reads of its own stage, at the first of its readers there.
+void StepCost::KeepLocal(const Value& value, int group, int consumer) {
+  const auto first = std::find_if(value.consumers.begin(), value.consumers.end(),
+                                  [&](int other) { return group_of_[other] == group; });
+  if (problem_.recompute && *first == consumer) groups_[group].kept_bytes += static_cast<double>(value.bytes);
 }
 
 // Uses of a stage are summed there only where they are the last ones: sums run in descending order (see
@@ -172,8 +186,16 @@ void StepCost::ChooseDepths() {
 
 void StepCost::AddMemory() {
   for (const Group& group : groups_) {
-    if (group.has_backward) stages_[group.stage].bytes += group.saved_bytes * group.depth;
+    if (!group.has_backward) continue;
+    Stage& stage = stages_[group.stage];
+    if (problem_.recompute) {
+      stage.bytes += group.kept_bytes * group.depth;
+      stage.recomputed_bytes = std::max(stage.recomputed_bytes, group.saved_bytes);
+    } else {
+      stage.bytes += group.saved_bytes * group.depth;
+    }
   }
+  for (Stage& stage : stages_) stage.bytes += stage.recomputed_bytes;
   for (const Edge& edge : edges_) {
     const Value& value = problem_.values[edge.value];
     const auto bytes = static_cast<double>(value.bytes);
@@ -187,7 +209,8 @@ void StepCost::AddMemory() {
       kept = std::max(kept, reader.depth);
     }
     const int waiting = std::max(0, producer.depth - kept);
-    stages_[edge.to_stage].bytes += bytes * ((value.kept && backward ? kept : 1) + waiting);
+    stages_[edge.to_stage].bytes +=
+        bytes * (((value.kept || problem_.recompute) && backward ? kept : 1) + waiting);
     if (problem_.training && value.differentiable) {
       stages_[producer.stage].bytes += bytes * edge.cotangents;
     } else if (!producer.has_backward) {

@@ -69,6 +69,7 @@ class StepCost {
     double forward = 0;
     double backward = 0;
     double saved_bytes = 0;
+    double kept_bytes = 0;  ///< with recompute: inputs made in the stage
     int depth = 1;
     double done = 0;      ///< when the first micro-batch's forward ends
     double returned = 0;  ///< and its backward
@@ -78,6 +79,7 @@ class StepCost {
     double load = 0;  ///< seconds of a micro-batch
     double bytes = 0;
     double working_bytes = 0;
+    double recomputed_bytes = 0;  ///< with recompute: saved by the group that saves most
     double parameters = 0;
   };
   struct Edge {
@@ -94,6 +96,7 @@ class StepCost {
 
   void FormGroups(const Assignment& assignment);
   void AddValues();
+  void KeepLocal(const Value& value, int group, int consumer);
   int Cotangents(const Value& value, int stage) const;
   void ChooseDepths();
   void AddMemory();

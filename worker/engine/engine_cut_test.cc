@@ -1,4 +1,4 @@
-// Any cut gives the numbers of the uncut run, bit for bit.
+// Any cut gives the numbers of the uncut run, bit for bit, with recompute too.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,10 +42,12 @@ struct Trajectory {
 };
 
 absl::StatusOr<Trajectory> Train(const v1alpha1::Model& model,
-                                 const std::vector<graph::v1::StageProgram>& programs) {
+                                 const std::vector<graph::v1::StageProgram>& programs,
+                                 bool recompute = false) {
   EngineOptions options;
   options.seed = 3;
   options.training = AdamTraining();
+  options.training.set_recompute(recompute);
   auto run = InProcessRun::Create(programs, options);
   if (!run.ok()) {
     return run.status();
@@ -179,7 +181,7 @@ Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& gr
       break;
     }
     coverage.Count(*programs);
-    const absl::StatusOr<Trajectory> run = Train(data, *programs);
+    const absl::StatusOr<Trajectory> run = Train(data, *programs, /*recompute=*/cut % 2 == 1);
     EXPECT_TRUE(run.ok()) << run.status();
     if (!run.ok()) {
       break;

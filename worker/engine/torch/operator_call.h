@@ -23,6 +23,7 @@ struct CallContext {
   int64_t samples = 0;
   int64_t random_key = 0;
   bool training = true;
+  bool again = false;  ///< the second forward of a micro-batch: buffers have been updated
 };
 
 /// Immutable after Bind.

@@ -42,11 +42,23 @@ PassState::PassState(const StageGraph& stage)
     : values(stage.slots.size()),
       cotangents(stage.slots.size()),
       tapes(stage.sub_dags.size()),
+      kept_inputs(stage.sub_dags.size()),
       forward_done(stage.sub_dags.size(), false),
       backward_done(stage.sub_dags.size(), false) {
   reads_left.reserve(stage.slots.size());
   for (const Slot& slot : stage.slots) {
     reads_left.push_back(slot.reads);
+  }
+}
+
+PassState::PassState(const StageGraph& stage, int sub_dag) : PassState(stage) {
+  std::fill(reads_left.begin(), reads_left.end(), 0);
+  for (const StageOperator& op : stage.sub_dags[static_cast<size_t>(sub_dag)].operators) {
+    for (const StageInput& input : op.inputs) {
+      if (!input.is_variable) {
+        ++reads_left[static_cast<size_t>(input.index)];
+      }
+    }
   }
 }
 
@@ -56,15 +68,19 @@ void PassState::CountRead(int slot) {
   }
 }
 
-absl::Status RemoteAutograd::Forward(
-    PassState& state, int sub_dag, bool record,
-    const std::function<CallContext(const graph::v1::Operator&)>& context_of) const {
-  const std::vector<StageOperator>& operators = stage_.sub_dags[static_cast<size_t>(sub_dag)].operators;
+absl::Status RemoteAutograd::Forward(PassState& state, int sub_dag, Keep keep,
+                                     const ContextOf& context_of) const {
+  const StageSubDag& stage_sub_dag = stage_.sub_dags[static_cast<size_t>(sub_dag)];
+  const std::vector<StageOperator>& operators = stage_sub_dag.operators;
   std::vector<Tape>& tapes = state.tapes[static_cast<size_t>(sub_dag)];
-  if (record) {
+  if (keep == Keep::kTapes) {
     tapes.resize(operators.size());
   }
-  Tape unused;
+  if (keep == Keep::kInputs) {
+    for (const int slot : stage_sub_dag.outer_inputs) {
+      state.kept_inputs[static_cast<size_t>(sub_dag)].push_back(state.values[static_cast<size_t>(slot)]);
+    }
+  }
   for (size_t i = 0; i < operators.size(); ++i) {
     const StageOperator& op = operators[i];
     if (!op.call.has_value()) {
@@ -74,8 +90,12 @@ absl::Status RemoteAutograd::Forward(
       continue;
     }
     const double start = observer_ ? ThreadCpuSeconds() : 0;
+    // With kInputs each operator is recorded as it will be the second time, so that kernels take the same
+    // path.
+    Tape dropped;
     absl::Status status = Guarded(op.what, [&] {
-      return ForwardOperator(op, context_of(*op.op), record, state, record ? tapes[i] : unused);
+      return ForwardOperator(op, context_of(*op.op), keep != Keep::kNothing, state,
+                             keep == Keep::kTapes ? tapes[i] : dropped);
     });
     if (!status.ok()) {
       return status;
@@ -86,6 +106,24 @@ absl::Status RemoteAutograd::Forward(
   }
   state.forward_done[static_cast<size_t>(sub_dag)] = true;
   return absl::OkStatus();
+}
+
+absl::Status RemoteAutograd::Recompute(PassState& state, int sub_dag, const ContextOf& context_of) const {
+  const auto index = static_cast<size_t>(sub_dag);
+  const std::vector<int>& slots = stage_.sub_dags[index].outer_inputs;
+  std::vector<at::Tensor> inputs = std::move(state.kept_inputs[index]);
+  if (inputs.size() != slots.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("sub-DAG ", sub_dag, " has kept ", inputs.size(), " of its ", slots.size(), " inputs"));
+  }
+  PassState again(stage_, sub_dag);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    again.values[static_cast<size_t>(slots[i])] = std::move(inputs[i]);
+  }
+  inputs.clear();
+  absl::Status status = Forward(again, sub_dag, Keep::kTapes, context_of);
+  state.tapes[index] = std::move(again.tapes[index]);
+  return status;
 }
 
 absl::Status RemoteAutograd::ForwardOperator(const StageOperator& op, const CallContext& context, bool record,
@@ -101,7 +139,11 @@ absl::Status RemoteAutograd::ForwardOperator(const StageOperator& op, const Call
                                                         stage_.slots[static_cast<size_t>(input.index)].name,
                                                         ", which is not there yet"));
     }
-    if (record && input.differentiable) {
+    const bool buffer =
+        input.is_variable && !stage_.variables[static_cast<size_t>(input.index)].op->variable().trainable();
+    if (context.again && buffer) {
+      inputs.push_back(value.clone());  // what an operator does to it has been done
+    } else if (record && input.differentiable) {
       inputs.push_back(CutOff(value, tape.inputs.emplace_back()));
     } else {
       inputs.push_back(value);

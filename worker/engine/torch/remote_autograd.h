@@ -40,17 +40,31 @@ struct PassState {
   std::vector<int> reads_left;                     ///< by slot
   std::vector<std::vector<Cotangent>> cotangents;  ///< by slot
   std::vector<std::vector<Tape>> tapes;            ///< by sub-DAG and operator
-  std::vector<bool> forward_done;                  ///< by sub-DAG
-  std::vector<bool> backward_done;                 ///< by sub-DAG
+  std::vector<std::vector<at::Tensor>>
+      kept_inputs;                  ///< by sub-DAG, as its outer_inputs, for a second forward
+  std::vector<bool> forward_done;   ///< by sub-DAG
+  std::vector<bool> backward_done;  ///< by sub-DAG
 
   explicit PassState(const StageGraph& stage);
+  /// For one sub-DAG alone: nobody else reads its values.
+  PassState(const StageGraph& stage, int sub_dag);
 
   /// Drops the value after its last read.
   void CountRead(int slot);
 };
 
+/// What a forward leaves for the backward.
+enum class Keep {
+  kNothing,  ///< there is none
+  kTapes,
+  kInputs,  ///< the sub-DAG's outer inputs, for a Recompute
+};
+
 /// Called with an operator's index in its sub-DAG and what it cost, in CPU seconds of this thread.
 using OperatorObserver = std::function<void(int index, double cpu_seconds)>;
+
+/// Random key, samples and the like of an operator's call.
+using ContextOf = std::function<CallContext(const graph::v1::Operator&)>;
 
 class RemoteAutograd {
  public:
@@ -60,8 +74,10 @@ class RemoteAutograd {
   /// Runs a sub-DAG; `context_of` gives each operator its random key. FAILED_PRECONDITION where a value is
   /// missing, INVALID_ARGUMENT where LibTorch refuses an operator or a result is not as the graph says,
   /// RESOURCE_EXHAUSTED at the memory limit; all name the operator.
-  absl::Status Forward(PassState& state, int sub_dag, bool record,
-                       const std::function<CallContext(const graph::v1::Operator&)>& context_of) const;
+  absl::Status Forward(PassState& state, int sub_dag, Keep keep, const ContextOf& context_of) const;
+
+  /// The forward once more, from the inputs that a Forward with kInputs has kept: fills the tapes.
+  absl::Status Recompute(PassState& state, int sub_dag, const ContextOf& context_of) const;
 
   /// Walks the sub-DAG's operators in descending order. `loss_weight` seeds the loss. FAILED_PRECONDITION
   /// names a value with missing cotangents. Gradients of variables go to the store.

@@ -65,6 +65,9 @@ class Resolver {
         }
       }
     }
+    for (StageSubDag& sub_dag : stage_.sub_dags) {
+      FindOuterInputs(sub_dag);
+    }
     if (absl::Status status = AddEdges(); !status.ok()) {
       return status;
     }
@@ -169,6 +172,20 @@ class Resolver {
     value.cotangents += value.differentiable ? 1 : 0;
     return StageInput{
         .is_variable = false, .index = slot->second, .use = 0, .differentiable = value.differentiable};
+  }
+
+  static void FindOuterInputs(StageSubDag& sub_dag) {
+    std::set<int> computed;
+    std::set<int> outer;
+    for (const StageOperator& op : sub_dag.operators) {
+      (op.call.has_value() ? computed : outer).insert(op.outputs.begin(), op.outputs.end());
+      for (const StageInput& input : op.inputs) {
+        if (!input.is_variable && !computed.contains(input.index)) {
+          outer.insert(input.index);
+        }
+      }
+    }
+    sub_dag.outer_inputs.assign(outer.begin(), outer.end());
   }
 
   absl::Status AddEdges() {

@@ -58,6 +58,7 @@ struct StageEdge {
 struct StageSubDag {
   std::vector<StageOperator> operators;  ///< in topological order, without variables
   std::vector<StageEdge> outgoing;       ///< produced here, by edge id
+  std::vector<int> outer_inputs;         ///< slots that it reads or feeds and no operator of it computes
   std::vector<StageEdge>
       returned;  ///< differentiable incoming edges first read here: their gradients leave here
 };

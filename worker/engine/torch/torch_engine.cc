@@ -209,6 +209,15 @@ absl::StatusOr<ForwardResult> TorchEngine::Forward(const Pass& pass, int sub_dag
   return Guarded(absl::StrCat("forward of ", PassName(pass)), [&] { return RunForward(pass, sub_dag); });
 }
 
+ContextOf TorchEngine::ContextsOf(const Pass& pass, bool again) const {
+  return [this, pass, again](const graph::v1::Operator& op) {
+    return CallContext{.samples = pass.samples,
+                       .random_key = OperatorKey(options_.seed, pass.step, pass.micro_batch, op.name()),
+                       .training = pass.training,
+                       .again = again};
+  };
+}
+
 absl::StatusOr<ForwardResult> TorchEngine::RunForward(const Pass& pass, int sub_dag) {
   PrepareThread(options_.threads);
   const MemoryScope memory(account_);
@@ -218,12 +227,10 @@ absl::StatusOr<ForwardResult> TorchEngine::RunForward(const Pass& pass, int sub_
     return absl::FailedPreconditionError(
         absl::StrCat("sub-DAG ", sub_dag, " has already run forward for ", PassName(pass)));
   }
-  const auto context_of = [&](const graph::v1::Operator& op) {
-    return CallContext{.samples = pass.samples,
-                       .random_key = OperatorKey(options_.seed, pass.step, pass.micro_batch, op.name()),
-                       .training = pass.training};
-  };
-  if (absl::Status status = autograd_->Forward(state, sub_dag, pass.training, context_of); !status.ok()) {
+  const Keep keep_to_train = options_.training.recompute() ? Keep::kInputs : Keep::kTapes;
+  const Keep keep = pass.training ? keep_to_train : Keep::kNothing;
+  if (absl::Status status = autograd_->Forward(state, sub_dag, keep, ContextsOf(pass, /*again=*/false));
+      !status.ok()) {
     return status;
   }
 
@@ -323,6 +330,12 @@ absl::StatusOr<std::vector<EdgeTensor>> TorchEngine::RunBackward(const Pass& pas
   const MemoryScope memory(account_);
   const at::NoGradGuard no_gradients;
   PassState& state = found->second;
+  if (options_.training.recompute()) {
+    if (absl::Status status = autograd_->Recompute(state, sub_dag, ContextsOf(pass, /*again=*/true));
+        !status.ok()) {
+      return status;
+    }
+  }
   if (absl::Status status = autograd_->Backward(state, sub_dag, pass.weight); !status.ok()) {
     return status;
   }

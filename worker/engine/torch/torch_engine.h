@@ -70,6 +70,8 @@ class TorchEngine final : public Engine {
   PassState& StateOf(const Pass& pass);
   /// Puts a value that comes from outside into its slot.
   absl::Status Place(const Pass& pass, int slot, const std::string& what, const Tensor& value);
+  /// `again`: for a second forward of the pass.
+  ContextOf ContextsOf(const Pass& pass, bool again) const;
   absl::StatusOr<ForwardResult> RunForward(const Pass& pass, int sub_dag);
   absl::StatusOr<std::vector<EdgeTensor>> RunBackward(const Pass& pass, int sub_dag);
   absl::Status CheckGradientsAreThere() const;
