@@ -166,6 +166,12 @@ FieldErrors ValidateCompnode(const Compnode& compnode) {
   if (spec.has_emulation() && !spec.emulation().has_flops()) {
     errors.push_back({"spec.emulation.flops", "is required; give the speed to imitate in FLOP/s"});
   }
+  for (int i = 0; i < spec.devices_size(); ++i) {
+    if (spec.engine() == v1alpha1::CompnodeSpec::jax && spec.devices(i).kind() == v1alpha1::Device::CUDA) {
+      errors.push_back({ItemPath("spec.devices", static_cast<size_t>(i)) + ".kind",
+                        "is CUDA, but the engine jax runs on devices of kind CPU; take the engine torch"});
+    }
+  }
   for (int i = 0; i < spec.links_size(); ++i) {
     if (!ToCluster(spec.links(i)) && spec.links(i).peer() == compnode.metadata().name()) {
       errors.push_back({LinkPath(i) + ".peer", "is the compnode itself; remove the link"});

@@ -93,6 +93,16 @@ class FusionJobReconcilerTest : public ::testing::Test {
   FusionJobReconciler reconciler_;
 };
 
+TEST_F(FusionJobReconcilerTest, StartsTheWorkerOfTheCompnodesEngine) {
+  json node = store_->Get(kCompnodes, {"", "b1"}).value();
+  node["spec"]["engine"] = "jax";
+  ASSERT_TRUE(store_->Update(kCompnodes, node).ok());
+  CreateJob();
+  Reach("Starting");
+  ASSERT_TRUE(Reconcile().ok());
+  EXPECT_EQ(launcher_.engines(), (std::map<std::string, std::string>{{"a1", kTorchEngine}, {"b1", kJaxEngine}}));
+}
+
 TEST_F(FusionJobReconcilerTest, GoesThroughItsPhases) {
   CreateJob();
   std::vector<std::string> phases;

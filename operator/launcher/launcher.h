@@ -10,12 +10,17 @@
 
 namespace fusion::op {
 
+/// Engines, as WorkerSpec names them.
+inline constexpr char kTorchEngine[] = "torch";
+inline constexpr char kJaxEngine[] = "jax";
+
 /// One attempt at one stage of a job.
 struct WorkerSpec {
   std::string job;  ///< as in the session protocol: NAMESPACE/NAME
   int stage = 0;
   std::string compnode;
   int64_t incarnation = 0;
+  std::string engine = kTorchEngine;  ///< of the compnode
 
   /// The same for the same attempt, so that starting twice is harmless: default-gpt2-s0-a1.
   std::string Name() const;
