@@ -45,6 +45,7 @@ def main(arguments=None):
         print(f"fusion-jax-worker {__version__}, JAX {jax.__version__}")
         return 0
     if options.command == "operators":
+        from . import operators_image  # noqa: F401: enters its operators
         from .operators import REGISTRY
 
         print("\n".join(sorted(REGISTRY)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from fusion.graph.v1 import graph_pb2
 
-from . import rng
+from . import operators_image, rng  # noqa: F401: enters its operators
 from .optimizers import Parameter, settings_for
 from .stage_graph import LOSS_POSITION, StageGraph
 from .status import Code, StatusError, invalid, not_found, precondition
@@ -104,7 +104,7 @@ class Engine:
                 settings = settings_for(training, variable.tensor_name)
                 self._parameters[index] = Parameter(variable.tensor_name, settings)
         self._passes = {}
-        self._lent = {}  # (shared id, consumer) that have come
+        self._written_before = (0, {})  # (step, values at its start) of variables that passes change
         self._peak = self._held = 0
         self._count_memory()
 
@@ -123,7 +123,7 @@ class Engine:
             if evaluates:
                 jax.block_until_ready(sub_dag.evaluate(plain, leaves, keys))
             if self._parameters or sub_dag.leaves:
-                _, pullback = sub_dag.forward(plain, leaves, keys)
+                _, _, pullback = sub_dag.forward(plain, leaves, keys)
                 jax.block_until_ready(sub_dag.backward(pullback, [values[slot] for slot, _ in sub_dag.taps]))
 
     # ------------------------------------------------------------------ variables
@@ -200,7 +200,13 @@ class Engine:
         plain = [self._argument(state, kind, number) for kind, number in sub_dag.plain]
         keys = [np.uint64(rng.operator_key(self._seed, run.step, run.micro_batch, op.op.name)) for op in sub_dag.random]
         if run.training:
-            values, pullback = sub_dag.forward(plain, leaves, keys)
+            self._remember_written(run.step)
+            values, written, pullback = sub_dag.forward(plain, leaves, keys)
+            for variable, value in zip(sub_dag.written, written):
+                self._values[variable] = value
+            for op in self._stage.sub_dags[index].operators:
+                for counter in op.counters:
+                    self._values[counter] = self._values[counter] + 1
             if sub_dag.leaves:
                 state.pullbacks[index] = pullback
                 state.bytes[index] = self._bytes_of(pullback)
@@ -220,6 +226,13 @@ class Engine:
         if not run.training and len(state.forward_done) == len(self._sub_dags):
             self.release(run)
         return outputs, loss
+
+    def _remember_written(self, step):
+        """For a step whose update is dropped: its passes must leave no trace."""
+        if step != self._written_before[0]:
+            changed = {variable for sub_dag in self._sub_dags for variable in sub_dag.written}
+            changed |= {counter for sub_dag in self._stage.sub_dags for op in sub_dag.operators for counter in op.counters}
+            self._written_before = (step, {variable: self._values[variable] for variable in changed})
 
     def _loss_of(self, state, sub_dag):
         if self._stage.loss_slot not in sub_dag.values:
@@ -345,6 +358,9 @@ class Engine:
             self._gradients[index] = [None] * len(self._gradients[index])
             if finite and gradient is not None:
                 self._values[index] = self._parameters[index].update(self._values[index], gradient, factor)
+        if not finite:
+            for variable, value in self._written_before[1].items():
+                self._values[variable] = value
         jax.block_until_ready(self._values)
         self._count_memory()
         return squares, finite

@@ -27,6 +27,16 @@ def operator(name):
     return enter
 
 
+def writes(*arguments):
+    """Marks an operator that changes variables while it trains: it returns (result, [their new values])."""
+
+    def mark(function):
+        function.writes = arguments
+        return function
+
+    return mark
+
+
 def full_name(op):
     """aten.add.Tensor; the default overload has no name."""
     return op.type if op.overload in ("", "default") else f"{op.type}.{op.overload}"
@@ -42,6 +52,21 @@ def describe(op):
 @operator("aten.add.Tensor")
 def add(self, other, *, alpha=1):
     return self + other if alpha == 1 else self + alpha * other
+
+
+@operator("aten.div.Tensor")
+def div(self, other):
+    return self / other
+
+
+@operator("aten.clamp_min")
+def clamp_min(self, min):
+    return jnp.where(self > min, self, jnp.asarray(min, self.dtype))  # no gradient at the bound, as LibTorch's
+
+
+@operator("aten.eq.Scalar")
+def eq_scalar(self, other):
+    return self == other
 
 
 @operator("aten.mul.Tensor")
@@ -154,6 +179,27 @@ def cross_entropy(self, target, weight=None, reduction=1, ignore_index=-100, lab
     return jnp.sum(losses) if reduction == 2 else jnp.sum(losses) / jnp.sum(per_row)
 
 
+@operator("aten.mean.dim")
+def mean_dim(self, dim=None, keepdim=False, *, dtype=None):
+    return jnp.mean(self if dtype is None else self.astype(dtype), axis=tuple(dim) if dim else None, keepdims=keepdim)
+
+
+@operator("aten.sum.dim_IntList")
+def sum_dim(self, dim=None, keepdim=False, *, dtype=None):
+    return jnp.sum(self if dtype is None else self.astype(dtype), axis=tuple(dim) if dim else None, keepdims=keepdim)
+
+
+@operator("aten.linalg_vector_norm")
+def vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None):
+    """No gradient where the length is 0, as LibTorch's."""
+    if ord != 2:
+        raise StatusError(Code.UNIMPLEMENTED, f"a norm of order {ord}")
+    values = self if dtype is None else self.astype(dtype)
+    squares = jnp.sum(jnp.square(values), axis=tuple(dim) if dim else None, keepdims=keepdim)
+    zero = squares == 0
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squares)))
+
+
 @operator("aten.mse_loss")
 def mse_loss(self, target, reduction=1):
     squares = jnp.square(self - target)
@@ -173,6 +219,12 @@ def view(self, size):
 @operator("aten.reshape")
 def reshape(self, shape):
     return self.reshape(shape)
+
+
+@operator("aten.flatten.using_ints")
+def flatten(self, start_dim=0, end_dim=-1):
+    start, end = start_dim % self.ndim, end_dim % self.ndim
+    return self.reshape(self.shape[:start] + (-1,) + self.shape[end + 1:])
 
 
 @operator("aten.contiguous")
@@ -213,6 +265,11 @@ def arange(end, *, dtype=None, layout=None, device=None, pin_memory=None):
 @operator("aten.ones")
 def ones(size, *, dtype=None, layout=None, device=None, pin_memory=None):
     return jnp.ones(size, dtype=np.float32 if dtype is None else dtype)
+
+
+@operator("aten.zeros")
+def zeros(size, *, dtype=None, layout=None, device=None, pin_memory=None):
+    return jnp.zeros(size, dtype=np.float32 if dtype is None else dtype)
 
 
 @operator("aten.embedding")
@@ -296,6 +353,9 @@ class BoundOperator:
         arguments = self._match(op)
         self._arguments = {name: self._bind(argument) for name, argument in arguments.items()}
         self.random = any(part is RANDOM_KEY for part in self._arguments.values())
+        # Places in `reads` of the variables that it changes while it trains.
+        named = [self._arguments.get(name) for name in getattr(self._function, "writes", ())]
+        self.written = [part.index for part in named if isinstance(part, Read)]
 
     def _match(self, op):
         """Arguments by the names of the function's parameters; `none` where there is a default means the default."""
@@ -336,7 +396,7 @@ class BoundOperator:
         return Read(self.reads.index(key))
 
     def call(self, samples, training, key, values):
-        """The outputs for these values of `reads`, as a list. `key`: for a random operator."""
+        """(outputs for these values of `reads`, new values of `written` or none). `key`: for a random operator."""
 
         def resolve(part):
             if isinstance(part, Read):
@@ -352,5 +412,7 @@ class BoundOperator:
         signature = inspect.signature(self._function)
         call = inspect.BoundArguments(signature, {name: resolve(part) for name, part in self._arguments.items()})
         call.apply_defaults()
-        result = self._function(*call.args, **call.kwargs)
-        return list(result) if isinstance(result, tuple) else [result]
+        result, written = self._function(*call.args, **call.kwargs), []
+        if hasattr(self._function, "writes"):
+            result, written = result
+        return (list(result) if isinstance(result, tuple) else [result]), written

@@ -29,6 +29,27 @@ def settings_for(training, tensor_name):
     return settings
 
 
+def learning_rate_factor(training, step):
+    """Factor of each group's rate at a step (worker/pipeline/learning_rate.h)."""
+    if not training.HasField("learning_rate_schedule"):
+        return 1.0
+    schedule = training.learning_rate_schedule
+    done, warmup, fraction = step - 1, schedule.warmup_steps, schedule.final_fraction
+    if done < warmup:
+        return done / warmup
+    progress = min(1.0, (done - warmup) / max(1, training.steps - warmup))
+    if schedule.type == api_pb2.LearningRateSchedule.Linear:
+        return fraction + (1 - fraction) * (1 - progress)
+    if schedule.type == api_pb2.LearningRateSchedule.Cosine:
+        return fraction + (1 - fraction) * (0.5 * (1 + math.cos(math.pi * progress)))
+    return 1.0
+
+
+def learning_rate(training, step):
+    """Of parameters that no group overrides."""
+    return _setting(training.optimizer, "learning_rate") * learning_rate_factor(training, step)
+
+
 def _setting(settings, name):
     if settings.HasField(name):
         return getattr(settings, name)

@@ -13,6 +13,7 @@ from fusion.wire.v1 import broker_pb2
 from .board import TaskBoard
 from .engine import Pass
 from .messages import BACKWARD, FORWARD, VARIABLE_GRADIENT, VARIABLE_VALUE, EdgeCoder, Key, MessageTable, dense_message
+from .optimizers import learning_rate, learning_rate_factor
 from .schedule import Kind, StepState, make_schedule
 from .status import Code, StatusError, invalid
 from .timer import TaskTimer
@@ -23,11 +24,13 @@ def non_finite(what):
 
 
 class StageRunner:
-    def __init__(self, program, gpipe, global_batch, micro_batch, slowdown, engine, transport, feed):
+    def __init__(self, program, training, gpipe, slowdown, engine, transport, feed):
         """Sets the transport's handlers and windows. feed(placeholder, training, batch, first, count) gives data."""
+        global_batch, micro_batch = getattr(training.batch, "global"), training.batch.micro
         if micro_batch < 1 or global_batch < 1 or global_batch % micro_batch:
             raise invalid(f"training.batch.micro {micro_batch} does not divide training.batch.global {global_batch}")
         self._program = program
+        self._settings = training
         self._micro_batch = micro_batch
         self._weight = micro_batch / global_batch
         self._engine = engine
@@ -107,7 +110,7 @@ class StageRunner:
     # ------------------------------------------------------------------ compute thread
 
     def run_step(self, step):
-        """One optimizer step; the StepReport, complete but for the learning rate."""
+        """One optimizer step; the StepReport."""
         report = broker_pb2.StepReport(step=step, stage=self._program.stage)
         self._begin(step, True, self._schedule.micro_batches, 0)
         self._run_tasks(report)
@@ -213,11 +216,12 @@ class StageRunner:
                 gradient = self._board.take(Key(self._step, 0, shared.id, VARIABLE_GRADIENT, consumer))
                 self._engine.receive_lent_gradient(shared.id, consumer, gradient)
                 self._transport.grant(shared.user_stage, shared.id, VARIABLE_GRADIENT)
-        squares, finite = self._engine.update()
+        squares, finite = self._engine.update(learning_rate_factor(self._settings, self._step))
         if not finite:
             raise non_finite(f"a gradient is not finite (sum of squares {squares}); no parameter of this stage was changed; "
                              "lower training.optimizer.learningRate")
         report.squared_gradient_norm = squares
+        report.learning_rate = learning_rate(self._settings, self._step)
         span = self._end_task(report)
         report.update_seconds = span.seconds
         report.end_ns = span.end_ns

@@ -48,6 +48,7 @@ class StageOperator:
     reads: list = field(default_factory=list)  # ("variable", index) or ("slot", index), as call.reads
     outputs: list = field(default_factory=list)  # slots
     differentiable: bool = False
+    counters: list = field(default_factory=list)  # variables that count its training passes
 
 
 @dataclass
@@ -126,6 +127,7 @@ class StageGraph:
         if op.kind != graph_pb2.Operator.PLACEHOLDER:
             resolved.call = BoundOperator(op)
             resolved.reads = [self._read(key, resolved) for key in resolved.call.reads]
+            self._check_written(resolved)
         for index, spec in enumerate(op.outputs):
             differentiable = resolved.differentiable and spec.dtype in FLOATING
             resolved.outputs.append(self._add_slot((op.name, index), spec, differentiable, len(self.sub_dags) - 1))
@@ -143,6 +145,11 @@ class StageGraph:
                           "before it nor an edge brings")
         reader.differentiable |= self.slots[slot].differentiable
         return ("slot", slot)
+
+    def _check_written(self, op):
+        for kind, index in (op.reads[place] for place in op.call.written):
+            if kind != "variable" or self.variables[index].trainable:
+                raise invalid(f"{op.call.what} writes to what is no variable with trainable false")
 
     def _add_edges(self):
         for edge in self.program.outgoing:

@@ -16,8 +16,6 @@ from .runner import StageRunner
 from .status import Code, StatusError, invalid
 from .tensors import DTYPES, shape_for, spec_text, type_text
 
-_DEFAULT_LEARNING_RATE = 1e-3
-
 
 def _due(step, last, every):
     """Whether something that is due every so many steps, and after the last one, is due now."""
@@ -30,7 +28,6 @@ def check_supported(spec):
     unknown = [("training.precision bf16", training.precision == api_pb2.Training.bf16),
                ("training.recompute", training.recompute),
                ("training.gradientClipping", training.HasField("gradient_clipping")),
-               ("training.learningRateSchedule", training.HasField("learning_rate_schedule")),
                ("training.resumeFrom", training.HasField("resume_from")),
                ("communication.compression.schedule", bool(spec.communication.compression.schedule))]
     for name, used in unknown:
@@ -126,8 +123,7 @@ class StageJob:
                 raise invalid("the assignment emulates a speed but does not say the machine's")
             slowdown = assignment.machine_flops / assignment.emulated_flops
         gpipe = spec.training.pipeline.schedule == api_pb2.Pipeline.GPipe
-        runner = StageRunner(program, gpipe, getattr(batch, "global"), batch.micro, slowdown, self._engine, self._transport,
-                             self._feed)
+        runner = StageRunner(program, spec.training, gpipe, slowdown, self._engine, self._transport, self._feed)
         with self._changed:
             self._runner = runner
             if self._cancelled is not None:
@@ -145,11 +141,8 @@ class StageJob:
 
     def _train(self, first_step):
         training = self._assignment.spec.training
-        optimizer = training.optimizer
-        rate = optimizer.learning_rate if optimizer.HasField("learning_rate") else _DEFAULT_LEARNING_RATE
         for step in range(first_step, training.steps + 1):
             report = self._runner.run_step(step)
-            report.learning_rate = rate
             self._report(broker_pb2.WorkerMessage(step=report))
             if training.HasField("validation") and _due(step, training.steps, training.validation.every_steps):
                 self._validate(step)

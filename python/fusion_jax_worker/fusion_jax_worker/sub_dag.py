@@ -40,11 +40,13 @@ class SubDag:
         self.random = [op for op in self._graph.operators if op.call is not None and op.call.random]
         self._own = {slot for op in self._graph.operators if op.call is not None for slot in op.outputs}
         self._collect_arguments()
+        # Variables that training passes change, in the order of `written` of `forward`, and those that they count in.
+        self.written = [op.reads[place][1] for op in self._graph.operators if op.call is not None for place in op.call.written]
         self.taps = self._collect_taps()  # (slot, position), ascending by position
         self.values = self._collect_values()  # slots that others read
         self._reachable = self._find_reachable()
         self._train = jax.jit(self._run_recorded)
-        self._evaluate = jax.jit(lambda plain, leaves, keys: self._run(leaves, plain, keys, False)[1])
+        self._evaluate = jax.jit(lambda plain, leaves, keys: self._run(leaves, plain, keys, False)[1][0])
         self._pull = jax.jit(lambda pullback, cotangents: pullback(cotangents)[0])
 
     # ------------------------------------------------------------------ what it is a function of
@@ -104,13 +106,14 @@ class SubDag:
     # ------------------------------------------------------------------ the functions
 
     def _run(self, leaves, plain, keys, training):
-        """The taps, and the values that others read."""
+        """(taps, (values that others read, new values of written variables))"""
         given = dict(zip(((leaf.kind, leaf.index, leaf.position) for leaf in self.leaves), leaves))
         given_plain = dict(zip(self.plain, plain))
         keys = dict(zip((op.op.name for op in self.random), keys))
         env = {}
         tapped = []
         waiting = list(self.taps)
+        written = []
 
         def tap_before(position):
             while waiting and waiting[0][1] <= position:
@@ -128,10 +131,11 @@ class SubDag:
                     values.append(given_plain[kind, index])
                 else:
                     values.append(given[kind, index, op.position])
-            outputs = self._call(op, training, keys.get(op.op.name), values)
+            outputs, changed = self._call(op, training, keys.get(op.op.name), values)
+            written += changed
             env.update(zip(op.outputs, outputs))
         tap_before(LOSS_POSITION)
-        return tapped, [env[slot] for slot in self.values]
+        return tapped, ([env[slot] for slot in self.values], written)
 
     def _call(self, op, training, key, values):
         def unit(values, key):
@@ -140,7 +144,7 @@ class SubDag:
             except (TypeError, ValueError, IndexError) as error:
                 raise invalid(f"{op.call.what}: {error}") from error
 
-        outputs = jax.jit(unit)(values, key)
+        outputs, written = jax.jit(unit)(values, key)
         specs = op.op.outputs
         if len(outputs) != len(specs):
             raise invalid(f"{op.call.what} returns {len(outputs)} tensors, but the graph says {len(specs)}")
@@ -148,18 +152,18 @@ class SubDag:
             if output.dtype != DTYPES.get(spec.dtype) or output.shape != shape_for(spec, self._samples):
                 raise invalid(f"{op.call.what}: its result {number} is {type_text(output.dtype, output.shape)}, the graph "
                               f"says {spec_text(spec, self._samples)}")
-        return outputs
+        return outputs, written
 
     def _run_recorded(self, plain, leaves, keys):
-        _, pullback, values = jax.vjp(lambda leaves: self._run(leaves, plain, keys, True), leaves, has_aux=True)
-        return values, pullback
+        _, pullback, (values, written) = jax.vjp(lambda leaves: self._run(leaves, plain, keys, True), leaves, has_aux=True)
+        return values, written, pullback
 
     def evaluate(self, plain, leaves, keys):
         """`values`, without what a backward pass needs."""
         return self._evaluate(plain, leaves, keys)
 
     def forward(self, plain, leaves, keys):
-        """`values`, and a pullback for `backward`."""
+        """`values`, new values of the variables `written`, and a pullback for `backward`."""
         return self._train(plain, leaves, keys)
 
     def backward(self, pullback, cotangents):
