@@ -3,7 +3,7 @@
 import threading
 import time
 
-from .messages import BACKWARD, VARIABLE_VALUE
+from .messages import BACKWARD
 from .schedule import Kind, Phase, complete, next_task
 from .status import invalid
 
@@ -51,11 +51,9 @@ class TaskBoard:
         state = self._state
         if state is None or key.step != self._step or state.phase == Phase.FINISHED:
             return
-        if key.of_variable:
-            if state.training and key.direction == VARIABLE_VALUE:
-                state.missing_borrowed_values -= 1
-            elif state.training:
-                state.missing_lent_gradients -= 1
+        if key.once_per_step:
+            if state.training:
+                state.missing[key.direction] -= 1
             return
         m = key.micro_batch - self._first
         if not 0 <= m < state.passes:

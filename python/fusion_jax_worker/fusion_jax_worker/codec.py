@@ -4,7 +4,7 @@ A tensor is seen as rows x columns; a message is its rows, one after the other. 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,10 +24,23 @@ class Codec:
     sparse: bool = False
     independent_mask: bool = False
     feedback: bool = False
+    per_sample: bool = False  # of the edge, not of the name: a row is a whole sample, of images
 
     @property
     def dense(self):
-        return self == Codec()
+        return self.over(False) == Codec()
+
+    def over(self, per_sample):
+        """The same codec for such an edge."""
+        return replace(self, per_sample=per_sample)
+
+    def layout(self, shape):
+        """(rows, columns): how the codec sees a tensor; of a vector each element is a row."""
+        if len(shape) < 2:
+            return (shape[0] if shape else 1, 1)
+        if self.per_sample:
+            return shape[0], max(1, math.prod(shape[1:]))
+        return math.prod(shape[:-1]), max(1, shape[-1])
 
     @property
     def reuses_mask(self):
@@ -53,13 +66,6 @@ def parse(name):
         raise invalid(f"'{name}' is not a codec; write fp32, fp16, bf16, int8, int4 or topk-DENSITY-VALUES[-independent] with "
                       "DENSITY in (0, 1] and VALUES fp32, fp16, int8 or int4, any of them followed by +feedback if "
                       "wanted") from None
-
-
-def layout_of(shape):
-    """(rows, columns)"""
-    if len(shape) < 2:
-        return (shape[0] if shape else 1, 1)
-    return math.prod(shape[:-1]), max(1, shape[-1])
 
 
 def kept_per_row(codec, columns):
@@ -271,7 +277,7 @@ def _select(rows, kept):
 
 
 def value_bytes(codec, shape):
-    rows, columns = layout_of(shape)
+    rows, columns = codec.layout(shape)
     kept = kept_per_row(codec, columns)
     return rows * ((_IndexCode(columns, kept).bytes if codec.sparse else 0) + _run_bytes(codec.values, kept))
 
@@ -279,17 +285,17 @@ def value_bytes(codec, shape):
 def gradient_bytes(codec, shape):
     if not codec.reuses_mask:
         return value_bytes(codec, shape)
-    rows, columns = layout_of(shape)
+    rows, columns = codec.layout(shape)
     return rows * _run_bytes(codec.values, kept_per_row(codec, columns))
 
 
-def _rows(tensor):
-    return np.ascontiguousarray(tensor, np.float32).reshape(layout_of(tensor.shape))
+def _rows(codec, tensor):
+    return np.ascontiguousarray(tensor, np.float32).reshape(codec.layout(tensor.shape))
 
 
 def encode_value(codec, value):
     """(message as uint8, mask or None)"""
-    rows = _rows(value)
+    rows = _rows(codec, value)
     if not codec.sparse:
         return _encode_runs(codec.values, rows).reshape(-1), None
     kept = kept_per_row(codec, rows.shape[1])
@@ -299,15 +305,15 @@ def encode_value(codec, value):
     return np.concatenate([indexes, runs], axis=1).reshape(-1), mask
 
 
-def _scatter(kept, mask, shape):
-    rows = np.zeros(layout_of(shape), np.float32)
+def _scatter(codec, kept, mask, shape):
+    rows = np.zeros(codec.layout(shape), np.float32)
     np.put_along_axis(rows, mask, kept, axis=1)
     return rows.reshape(shape)
 
 
 def decode_value(codec, message, shape):
     """(value, mask or None). DATA_LOSS says what does not fit."""
-    rows, columns = layout_of(shape)
+    rows, columns = codec.layout(shape)
     if len(message) != value_bytes(codec, shape):
         raise data_loss(f"a message of {len(message)} bytes where the codec has {value_bytes(codec, shape)}")
     message = message.reshape(rows, -1) if rows else message.reshape(0, 0)
@@ -316,14 +322,14 @@ def decode_value(codec, message, shape):
     kept = kept_per_row(codec, columns)
     code = _IndexCode(columns, kept)
     mask = code.decode(np.ascontiguousarray(message[:, :code.bytes]))
-    return _scatter(_decode_runs(codec.values, message[:, code.bytes:], kept), mask, shape), mask
+    return _scatter(codec, _decode_runs(codec.values, message[:, code.bytes:], kept), mask, shape), mask
 
 
 def encode_gradient(codec, gradient, mask):
     """`mask`: the value's, where the codec reuses it."""
     if not codec.reuses_mask:
         return encode_value(codec, gradient)[0]
-    return _encode_runs(codec.values, np.take_along_axis(_rows(gradient), mask, axis=1)).reshape(-1)
+    return _encode_runs(codec.values, np.take_along_axis(_rows(codec, gradient), mask, axis=1)).reshape(-1)
 
 
 def decode_gradient(codec, message, shape, mask):
@@ -331,9 +337,9 @@ def decode_gradient(codec, message, shape, mask):
         return decode_value(codec, message, shape)[0]
     if len(message) != gradient_bytes(codec, shape):
         raise data_loss(f"a message of {len(message)} bytes where the codec has {gradient_bytes(codec, shape)}")
-    rows, columns = layout_of(shape)
+    rows, columns = codec.layout(shape)
     kept = _decode_runs(codec.values, message.reshape(rows, -1), kept_per_row(codec, columns))
-    return _scatter(kept, mask, shape)
+    return _scatter(codec, kept, mask, shape)
 
 
 def round_trip(codec, value):
@@ -374,6 +380,6 @@ class ErrorFeedback:
         decoded = decode_gradient(codec, message, gradient.shape, mask)
         if codec.reuses_mask:
             # Outside of the mask the gradient is zero by definition: nothing is left out there.
-            corrected = _scatter(np.take_along_axis(_rows(corrected), mask, axis=1), mask, gradient.shape)
+            corrected = _scatter(codec, np.take_along_axis(_rows(codec, corrected), mask, axis=1), mask, gradient.shape)
         self._keep(corrected, decoded)
         return message

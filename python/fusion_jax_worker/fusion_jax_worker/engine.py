@@ -90,9 +90,10 @@ class Engine:
     name = "jax"
 
     def __init__(self, program, training, seed, samples, memory_limit=0, train=True):
-        """Resolves, initialises and compiles. NOT_FOUND names an operator that this engine lacks."""
+        """Resolves and initialises. NOT_FOUND names an operator that this engine lacks."""
         self._seed = seed
         self._samples = samples
+        self._recompute = training.recompute
         self._memory_limit = memory_limit
         self._stage = StageGraph(program)
         self._sub_dags = [SubDag(self._stage, index, samples) for index in range(len(self._stage.sub_dags))]
@@ -104,6 +105,7 @@ class Engine:
                 settings = settings_for(training, variable.tensor_name)
                 self._parameters[index] = Parameter(variable.tensor_name, settings)
         self._passes = {}
+        self._totals, self._squares = {}, 0.0  # gradients of the owned parameters, once gradient_norms has gathered them
         self._written_before = (0, {})  # (step, values at its start) of variables that passes change
         self._peak = self._held = 0
         self._count_memory()
@@ -112,8 +114,8 @@ class Engine:
     def stage(self):
         return self._stage
 
-    def warm_up(self, evaluates):
-        """Compiles everything, so that the first step does not wait for it. Nothing is changed."""
+    def warm_up(self, trains, evaluates):
+        """Compiles what will run, so that the first step does not wait for it. Nothing is changed."""
         for sub_dag in self._sub_dags:
             values = {slot: np.zeros(shape_for(spec.spec, self._samples), DTYPES[spec.spec.dtype])
                       for slot, spec in enumerate(self._stage.slots)}
@@ -122,7 +124,9 @@ class Engine:
             keys = [np.uint64(0)] * len(sub_dag.random)
             if evaluates:
                 jax.block_until_ready(sub_dag.evaluate(plain, leaves, keys))
-            if self._parameters or sub_dag.leaves:
+            if trains:
+                if self._recompute:
+                    jax.block_until_ready(sub_dag.forward_only(plain, leaves, keys))
                 _, _, pullback = sub_dag.forward(plain, leaves, keys)
                 jax.block_until_ready(sub_dag.backward(pullback, [values[slot] for slot, _ in sub_dag.taps]))
 
@@ -201,7 +205,11 @@ class Engine:
         keys = [np.uint64(rng.operator_key(self._seed, run.step, run.micro_batch, op.op.name)) for op in sub_dag.random]
         if run.training:
             self._remember_written(run.step)
-            values, written, pullback = sub_dag.forward(plain, leaves, keys)
+            if self._recompute:
+                values, written = sub_dag.forward_only(plain, leaves, keys)
+                pullback = (plain, leaves, keys)  # what the backward pass begins with
+            else:
+                values, written, pullback = sub_dag.forward(plain, leaves, keys)
             for variable, value in zip(sub_dag.written, written):
                 self._values[variable] = value
             for op in self._stage.sub_dags[index].operators:
@@ -271,7 +279,10 @@ class Engine:
             if position not in there:
                 raise precondition(f"a cotangent of {self._stage.slots[slot].name} is not there")
             cotangents.append(there[position])
-        gradients = sub_dag.backward(state.pullbacks.pop(index, None), cotangents)
+        pullback = state.pullbacks.pop(index, None)
+        if self._recompute and pullback is not None:
+            _, _, pullback = sub_dag.forward(*pullback)  # what it writes to variables has been written
+        gradients = sub_dag.backward(pullback, cotangents)
         state.bytes.pop(index, None)
         for slot, _ in sub_dag.taps:
             state.cotangents.pop(slot, None)
@@ -346,24 +357,34 @@ class Engine:
                 total = gradient if total is None else total + gradient
         return total
 
-    def update(self, factor=1.0):
-        """One optimizer step. Returns (sum of squared gradients, whether it is finite); unless finite nothing changes."""
-        gradients = {index: self.gradient(index) for index in self._parameters}
-        squares = 0.0
-        for gradient in gradients.values():
-            if gradient is not None:
-                squares += float(np.sum(np.square(np.asarray(gradient, np.float64))))
-        finite = math.isfinite(squares)
-        for index, gradient in gradients.items():
+    def gradient_norms(self):
+        """[(position of the variable in the whole graph, sum of squares of its gradient)] of the owned parameters."""
+        positions = self._stage.program.positions
+        self._totals = {index: self.gradient(index) for index in self._parameters}
+        norms = []
+        for index, gradient in self._totals.items():
+            squares = 0.0 if gradient is None else float(np.sum(np.square(np.asarray(gradient, np.float64))))
+            norms.append((positions[name] if (name := self._stage.variables[index].op.name) in positions else index, squares))
+        self._squares = sum(squares for _, squares in norms)
+        return norms
+
+    def update(self, factor=1.0, scale=1.0, skip=False):
+        """One optimizer step with gradients x scale; their sum of squares before that. `skip`: the gradients are dropped.
+        REQUIRES: gradient_norms was called for them."""
+        for index, gradient in self._totals.items():
             self._gradients[index] = [None] * len(self._gradients[index])
-            if finite and gradient is not None:
-                self._values[index] = self._parameters[index].update(self._values[index], gradient, factor)
-        if not finite:
+            if skip or gradient is None:
+                continue
+            if scale != 1:
+                gradient = gradient * gradient.dtype.type(scale)
+            self._values[index] = self._parameters[index].update(self._values[index], gradient, factor)
+        self._totals = {}
+        if skip:
             for variable, value in self._written_before[1].items():
                 self._values[variable] = value
         jax.block_until_ready(self._values)
         self._count_memory()
-        return squares, finite
+        return self._squares
 
     # ------------------------------------------------------------------ memory
 
@@ -376,7 +397,7 @@ class Engine:
         """What a pullback keeps beside the variables' values, which it shares."""
         shared = {value.unsafe_buffer_pointer() for value in self._values}
         return sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(pullback)
-                   if leaf.nbytes and leaf.unsafe_buffer_pointer() not in shared)
+                   if leaf.nbytes and not (isinstance(leaf, jax.Array) and leaf.unsafe_buffer_pointer() in shared))
 
     def _count_memory(self):
         held = sum(value.nbytes for value in self._values)

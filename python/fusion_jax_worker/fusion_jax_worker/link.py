@@ -40,7 +40,7 @@ class _Waiting:
 
 
 class Outbox:
-    """Tensors in order of priority, handed out frame by frame: variables first, then the lower step, then the lower
+    """Tensors in order of priority, handed out frame by frame: what is once a step first, then the lower step, then the lower
     micro-batch, then what came first. A tensor begins only when its edge and direction has a credit. Not thread-safe.
     """
 
@@ -52,7 +52,7 @@ class Outbox:
 
     def push(self, message):
         key = message.key
-        self._waiting[not key.of_variable, key.step, key.micro_batch, self._sequence] = _Waiting(message)
+        self._waiting[not key.once_per_step, key.step, key.micro_batch, self._sequence] = _Waiting(message)
         self._sequence += 1
 
     def _credit(self, edge, direction):

@@ -19,6 +19,20 @@ FORWARD = tensor_pb2.FORWARD
 BACKWARD = tensor_pb2.BACKWARD
 VARIABLE_VALUE = tensor_pb2.VARIABLE_VALUE
 VARIABLE_GRADIENT = tensor_pb2.VARIABLE_GRADIENT
+STEP_NORMS = getattr(tensor_pb2, "STEP_NORMS", 5)
+STEP_DECISION = getattr(tensor_pb2, "STEP_DECISION", 6)
+
+
+class Decision:
+    """The program's place in the tree over which the stages decide together on a step's update."""
+
+    def __init__(self, program):
+        there = "decision" in program.DESCRIPTOR.fields_by_name and program.HasField("decision")
+        decision = program.decision if there else None
+        self.reports = decision is not None
+        self.parent = decision.parent if decision is not None and decision.HasField("parent") else None
+        # Stage: parameters that it and those below it own.
+        self.children = {child.stage: child.parameters for child in decision.children} if decision is not None else {}
 
 
 @dataclass(frozen=True, order=True)
@@ -30,6 +44,11 @@ class Key:
     edge: int  # Edge.id or SharedVariable.id
     direction: int
     consumer: int = -1
+
+    @property
+    def once_per_step(self):
+        """Whether it is of no micro-batch: all but values and their gradients."""
+        return self.direction not in (FORWARD, BACKWARD)
 
     @property
     def of_variable(self):
@@ -73,12 +92,17 @@ def edge_codecs(edge):
             raise invalid(f"edge {edge.id} ('{edge.value.operator}'): codec {name} is for differentiable FLOAT32 values only")
         return codec
 
-    forward, backward = parse(edge.forward_codec), parse(edge.backward_codec)
+    per_sample = getattr(edge, "per_sample", False)
+    forward, backward = (parse(name).over(per_sample) for name in (edge.forward_codec, edge.backward_codec))
     if backward.reuses_mask and not forward.sparse:
         raise invalid(f"edge {edge.id} ('{edge.value.operator}'): the gradient's codec {edge.backward_codec} reuses the "
                       f"value's mask, but the value's codec {edge.forward_codec} leaves none")
     return EdgeCodecs(forward, backward, edge.forward_codec or DENSE, edge.backward_codec or DENSE,
                       len(edge.consumers) if edge.cotangent_per_consumer else 1)
+
+
+def _float64(shape):
+    return graph_pb2.TensorSpec(dtype=graph_pb2.FLOAT64, shape=shape)
 
 
 def _dense_bytes(dtype, shape):
@@ -95,6 +119,7 @@ class MessageTable:
         self.outgoing = {edge.id: edge for edge in program.outgoing}
         self.borrowed = {shared.id: shared for shared in program.borrowed}
         self.lent = {shared.id: shared for shared in program.lent}
+        self.decision = Decision(program)
         self.codecs = {edge.id: edge_codecs(edge) for edge in [*program.incoming, *program.outgoing]}
         self._variables = {op.name: op.outputs[0] for sub_dag in program.sub_dags for op in sub_dag.operators
                            if op.kind == graph_pb2.Operator.VARIABLE}
@@ -104,9 +129,12 @@ class MessageTable:
         stages = {edge.to_stage for edge in self.outgoing.values()}
         stages |= {edge.from_stage for edge in self.incoming.values() if edge.differentiable}
         stages |= {shared.owner_stage for shared in self.borrowed.values()}
-        return sorted(stages | {shared.user_stage for shared in self.lent.values()})
+        stages |= {shared.user_stage for shared in self.lent.values()} | set(self.decision.children)
+        return sorted(stages | ({self.decision.parent} - {None}))
 
     def describe(self, key):
+        if key.direction in (STEP_NORMS, STEP_DECISION):
+            return (f"update of stage {key.edge}, {'norms' if key.direction == STEP_NORMS else 'decision'}, step {key.step}")
         if key.of_variable:
             shared = (self.borrowed if key.direction == VARIABLE_VALUE else self.lent).get(key.edge)
             name = shared.variable if shared else "unknown here"
@@ -121,6 +149,13 @@ class MessageTable:
 
     def _expect(self, key):
         """(peer, spec, codec's name, consumers told apart or 0, may be absent), or None."""
+        decision = self.decision
+        if key.direction == STEP_DECISION:
+            own = decision.parent is not None and key.edge == self._program.stage
+            return (decision.parent, _float64([1]), DENSE, 0, False) if own else None
+        if key.direction == STEP_NORMS:
+            below = decision.children.get(key.edge)
+            return None if below is None else (key.edge, _float64([below, 2]), DENSE, 0, False)
         if key.of_variable:
             value = key.direction == VARIABLE_VALUE
             shared = (self.borrowed if value else self.lent).get(key.edge)
@@ -147,7 +182,7 @@ class MessageTable:
 
         expected = self._expect(key)
         if expected is None:
-            raise refuse("this stage does not share it" if key.of_variable else "this stage has no such edge")
+            raise refuse("this stage does not share it" if key.once_per_step else "this stage has no such edge")
         peer, spec, codec, consumers, may_be_absent = expected
         if peer != from_stage:
             raise refuse(f"it comes from stage {peer}")
@@ -164,7 +199,7 @@ class MessageTable:
             raise refuse(f"it is {type_text(message.dtype, message.shape)}, expected {spec_text(spec, self._samples)}")
         if message.codec != codec:
             raise refuse(f"its codec is '{message.codec}', expected '{codec}'")
-        parsed = codecs.Codec() if key.of_variable else self.codecs[key.edge].of(key.direction)
+        parsed = codecs.Codec() if key.once_per_step else self.codecs[key.edge].of(key.direction)
         if parsed.dense:
             wanted = _dense_bytes(message.dtype, shape)
         else:
@@ -197,7 +232,7 @@ class EdgeCoder:
         self._feedback = {}  # (edge, direction)
 
     def is_dense(self, key):
-        return key.of_variable or self._edges[key.edge].of(key.direction).dense
+        return key.once_per_step or self._edges[key.edge].of(key.direction).dense
 
     def encode(self, key, tensor, training):
         """`training`: a gradient will follow a value."""
@@ -225,7 +260,7 @@ class EdgeCoder:
         """The tensor, or None where it is absent. REQUIRES: the table has checked it."""
         key = message.key
         if message.absent:
-            if not key.of_variable:
+            if not key.once_per_step:
                 self._take_mask(key)
             return None
         if self.is_dense(key):

@@ -237,6 +237,11 @@ def clone(self, *, memory_format=None):
     return self
 
 
+@operator("aten.to.dtype")
+def to_dtype(self, dtype, non_blocking=False, copy=False, memory_format=None):
+    return self.astype(dtype)
+
+
 @operator("aten.transpose.int")
 def transpose(self, dim0, dim1):
     return jnp.swapaxes(self, dim0, dim1)
@@ -298,9 +303,9 @@ def dropout_mask(shape, p, key, training):
 
 
 @operator("fusion.codec")
-def through_codec(value, codec):
+def through_codec(value, codec, per_sample=False):
     """What arrives when it is sent; the gradient likewise, with the value's mask where the codec reuses it."""
-    parsed = codecs.parse(codec)
+    parsed = codecs.parse(codec).over(per_sample)
     if parsed.feedback:
         raise invalid(f"codec {codec}: error feedback belongs to an edge; an operator has no state")
     like = jax.ShapeDtypeStruct(value.shape, jnp.float32)

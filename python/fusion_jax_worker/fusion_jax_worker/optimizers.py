@@ -45,6 +45,21 @@ def learning_rate_factor(training, step):
     return 1.0
 
 
+def sum_of_squares(norms):
+    """norms: (position of a parameter, sum of squares of its gradient). In ascending position, so that the cut plays no part."""
+    total = 0.0
+    for _, squares in sorted(norms, key=lambda norm: norm[0]):
+        total += float(squares)
+    return total
+
+
+def clipping_factor(training, squares):
+    """What training.gradientClipping makes of a job's gradients, as PyTorch's clip_grad_norm_."""
+    if not training.HasField("gradient_clipping") or not math.isfinite(squares):
+        return 1.0
+    return min(1.0, training.gradient_clipping.max_norm / (math.sqrt(squares) + 1e-6))
+
+
 def learning_rate(training, step):
     """Of parameters that no group overrides."""
     return _setting(training.optimizer, "learning_rate") * learning_rate_factor(training, step)

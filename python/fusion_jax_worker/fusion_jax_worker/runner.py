@@ -7,13 +7,16 @@ are. Transport threads call the handlers.
 import math
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+
 from fusion.graph.v1 import graph_pb2
 from fusion.wire.v1 import broker_pb2
 
 from .board import TaskBoard
 from .engine import Pass
-from .messages import BACKWARD, FORWARD, VARIABLE_GRADIENT, VARIABLE_VALUE, EdgeCoder, Key, MessageTable, dense_message
-from .optimizers import learning_rate, learning_rate_factor
+from .messages import (BACKWARD, FORWARD, STEP_DECISION, STEP_NORMS, VARIABLE_GRADIENT, VARIABLE_VALUE, EdgeCoder, Key,
+                       MessageTable, dense_message)
+from .optimizers import clipping_factor, learning_rate, learning_rate_factor, sum_of_squares
 from .schedule import Kind, StepState, make_schedule
 from .status import Code, StatusError, invalid
 from .timer import TaskTimer
@@ -134,6 +137,7 @@ class StageRunner:
 
     def _run_tasks(self, report):
         run = {Kind.FORWARD: self._forward, Kind.BACKWARD: self._backward, Kind.RETURN_GRADIENTS: self._return_gradients,
+               Kind.DECIDE: self._decide,
                Kind.UPDATE: self._update, Kind.TAKE_VARIABLES: self._take_variables}
         while True:
             task, waited = self._board.await_task()
@@ -209,21 +213,47 @@ class StageRunner:
             self._transport.send(self._table.borrowed[shared_id].owner_stage, dense_message(key, gradient))
         self._board.complete(task)
 
-    def _update(self, task, waited, report):
+    def _decide(self, task, waited, report):
+        """Adds the norms of this stage's gradients to those of its children; decides, or passes them on."""
         self._timer.begin(waited)
         for shared in self._program.lent:
             for consumer in range(len(shared.consumers)):
                 gradient = self._board.take(Key(self._step, 0, shared.id, VARIABLE_GRADIENT, consumer))
                 self._engine.receive_lent_gradient(shared.id, consumer, gradient)
                 self._transport.grant(shared.user_stage, shared.id, VARIABLE_GRADIENT)
-        squares, finite = self._engine.update(learning_rate_factor(self._settings, self._step))
+        norms = self._engine.gradient_norms()
+        decision = self._table.decision
+        for child in decision.children:
+            norms += map(tuple, self._board.take(Key(self._step, 0, child, STEP_NORMS)))
+            self._transport.grant(child, child, STEP_NORMS)
+        report.update_seconds = self._end_task(report).seconds
+        if decision.parent is not None:
+            message = dense_message(Key(self._step, 0, self._program.stage, STEP_NORMS), np.asarray(norms, np.float64).reshape(-1, 2))
+            self._transport.send(decision.parent, message)
+        else:
+            self._squares = sum_of_squares(norms)
+            if decision.reports:
+                report.job_squared_gradient_norm = self._squares
+        self._board.complete(task)
+
+    def _update(self, task, waited, report):
+        self._timer.begin(waited)
+        decision = self._table.decision
+        if decision.parent is not None:
+            self._squares = float(self._board.take(Key(self._step, 0, self._program.stage, STEP_DECISION))[0])
+            self._transport.grant(decision.parent, self._program.stage, STEP_DECISION)
+        for child in decision.children:  # before the work: they wait for it
+            self._transport.send(child, dense_message(Key(self._step, 0, child, STEP_DECISION), np.asarray([self._squares])))
+        finite = math.isfinite(self._squares)
+        squares = self._engine.update(learning_rate_factor(self._settings, self._step), skip=not finite,
+                                      scale=clipping_factor(self._settings, self._squares))
         if not finite:
-            raise non_finite(f"a gradient is not finite (sum of squares {squares}); no parameter of this stage was changed; "
+            raise non_finite(f"a gradient is not finite (sum of squares {self._squares}); no parameter was changed; "
                              "lower training.optimizer.learningRate")
         report.squared_gradient_norm = squares
         report.learning_rate = learning_rate(self._settings, self._step)
         span = self._end_task(report)
-        report.update_seconds = span.seconds
+        report.update_seconds += span.seconds
         report.end_ns = span.end_ns
         for shared in self._program.lent:
             key = Key(self._step, 0, shared.id, VARIABLE_VALUE)

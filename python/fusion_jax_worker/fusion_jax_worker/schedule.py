@@ -5,6 +5,7 @@ from enum import Enum, auto
 
 from fusion.graph.v1 import graph_pb2
 
+from .messages import STEP_DECISION, STEP_NORMS, VARIABLE_GRADIENT, VARIABLE_VALUE, Decision
 from .status import invalid
 from .tensors import FLOATING
 
@@ -27,8 +28,8 @@ class Schedule:
     gpipe: bool
     micro_batches: int
     sub_dags: list
-    lent_gradients: int = 0
-    borrowed_values: int = 0
+    # Messages of a step that are of no micro-batch, by direction.
+    once_per_step: dict = field(default_factory=dict)
 
 
 def make_schedule(program, gpipe, micro_batches):
@@ -41,7 +42,11 @@ def make_schedule(program, gpipe, micro_batches):
         rules.append(rule)
     _add_edges(program, rules)
     _add_local_reads(program, rules)
-    return Schedule(gpipe, micro_batches, rules, sum(len(lent.consumers) for lent in program.lent), len(program.borrowed))
+    decision = Decision(program)
+    return Schedule(gpipe, micro_batches, rules,
+                    {VARIABLE_GRADIENT: sum(len(lent.consumers) for lent in program.lent),
+                     VARIABLE_VALUE: len(program.borrowed), STEP_NORMS: len(decision.children),
+                     STEP_DECISION: int(decision.parent is not None)})
 
 
 def _add_edges(program, rules):
@@ -100,6 +105,7 @@ def _add_local_reads(program, rules):
 class Phase(Enum):
     PASSES = auto()
     RETURN_GRADIENTS = auto()  # of borrowed variables
+    DECIDE = auto()  # or send the norms to where it is decided
     UPDATE = auto()
     TAKE_VARIABLES = auto()  # new values of borrowed variables
     FINISHED = auto()
@@ -110,6 +116,7 @@ class Kind(Enum):
     FORWARD = "forward"
     BACKWARD = "backward"
     RETURN_GRADIENTS = "return of gradients"
+    DECIDE = "decision"
     UPDATE = "update"
     TAKE_VARIABLES = "taking of variables"
     FINISHED = "end"
@@ -138,8 +145,7 @@ class StepState:
         self.training = training
         self.passes = passes
         self.phase = Phase.PASSES
-        self.missing_lent_gradients = schedule.lent_gradients
-        self.missing_borrowed_values = schedule.borrowed_values
+        self.missing = dict(schedule.once_per_step)
         self.sub_dags = [SubDagState([rule.values] * passes, [rule.gradients] * passes,
                                      backwards=0 if training and rule.has_backward else passes)
                          for rule in schedule.sub_dags]
@@ -173,10 +179,13 @@ def next_task(schedule, state):
     """WAIT: something has to arrive first."""
     if state.phase == Phase.RETURN_GRADIENTS:
         return Task(Kind.RETURN_GRADIENTS)
+    if state.phase == Phase.DECIDE:
+        waits = state.missing[VARIABLE_GRADIENT] > 0 or state.missing[STEP_NORMS] > 0
+        return Task(Kind.WAIT if waits else Kind.DECIDE)
     if state.phase == Phase.UPDATE:
-        return Task(Kind.WAIT if state.missing_lent_gradients > 0 else Kind.UPDATE)
+        return Task(Kind.WAIT if state.missing[STEP_DECISION] > 0 else Kind.UPDATE)
     if state.phase == Phase.TAKE_VARIABLES:
-        return Task(Kind.WAIT if state.missing_borrowed_values > 0 else Kind.TAKE_VARIABLES)
+        return Task(Kind.WAIT if state.missing[VARIABLE_VALUE] > 0 else Kind.TAKE_VARIABLES)
     if state.phase == Phase.FINISHED:
         return Task(Kind.FINISHED)
     indexes = range(len(state.sub_dags))
@@ -197,6 +206,9 @@ def complete(task, state):
     elif task.kind == Kind.BACKWARD:
         state.sub_dags[task.sub_dag].backwards += 1
     elif task.kind == Kind.RETURN_GRADIENTS:
+        state.phase = Phase.DECIDE
+        return
+    elif task.kind == Kind.DECIDE:
         state.phase = Phase.UPDATE
         return
     elif task.kind == Kind.UPDATE:

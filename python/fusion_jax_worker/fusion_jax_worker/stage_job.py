@@ -26,8 +26,6 @@ def check_supported(spec):
     """UNIMPLEMENTED names a setting that would change the numbers and that this worker does not know."""
     training = spec.training
     unknown = [("training.precision bf16", training.precision == api_pb2.Training.bf16),
-               ("training.recompute", training.recompute),
-               ("training.gradientClipping", training.HasField("gradient_clipping")),
                ("training.resumeFrom", training.HasField("resume_from")),
                ("communication.compression.schedule", bool(spec.communication.compression.schedule))]
     for name, used in unknown:
@@ -116,7 +114,7 @@ class StageJob:
         if spec.model.HasField("init_from"):
             path = resolve_path("model.initFrom.uri", spec.model.init_from.uri, assignment.base_directory)
             checkpoint.initialize_from(path, self._engine)
-        self._engine.warm_up(spec.training.HasField("validation") or evaluate)
+        self._engine.warm_up(not evaluate, spec.training.HasField("validation") or evaluate)
         slowdown = 0.0
         if assignment.emulated_flops > 0:
             if assignment.machine_flops <= 0:

@@ -47,6 +47,7 @@ class SubDag:
         self._reachable = self._find_reachable()
         self._train = jax.jit(self._run_recorded)
         self._evaluate = jax.jit(lambda plain, leaves, keys: self._run(leaves, plain, keys, False)[1][0])
+        self._train_only = jax.jit(lambda plain, leaves, keys: self._run(leaves, plain, keys, True)[1])
         self._pull = jax.jit(lambda pullback, cotangents: pullback(cotangents)[0])
 
     # ------------------------------------------------------------------ what it is a function of
@@ -165,6 +166,10 @@ class SubDag:
     def forward(self, plain, leaves, keys):
         """`values`, new values of the variables `written`, and a pullback for `backward`."""
         return self._train(plain, leaves, keys)
+
+    def forward_only(self, plain, leaves, keys):
+        """The same without the pullback."""
+        return self._train_only(plain, leaves, keys)
 
     def backward(self, pullback, cotangents):
         """The gradient of each leaf; None where none reaches it. `cotangents`: as `taps`; None: absent."""
