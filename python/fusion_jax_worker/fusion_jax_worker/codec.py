@@ -15,6 +15,9 @@ VALUES = ("fp32", "fp16", "bf16", "int8", "int4")
 _LARGEST_FLOAT_BITS = np.uint32(0x7F7FFFFF)
 _MAGNITUDE_BITS = np.uint32(0x7FFFFFFF)
 _LARGEST_HALF_EXPONENT = 254 - 15
+_INT8_LARGEST_STEP = 248
+_INT4_LARGEST_STEP = 0x7E12
+_SMALLEST_NORMAL_BFLOAT16 = 0x0080
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,9 @@ def _run_bytes(values, count):
         return 1 + 2 * count if count else 0
     if values == "bf16":
         return 2 * count
-    per_byte = 1 if values == "int8" else 2
+    step_bytes, per_byte = (1, 1) if values == "int8" else (2, 2)
     rest = count % BLOCK
-    return count // BLOCK * (1 + BLOCK // per_byte) + (1 + -(-rest // per_byte) if rest else 0)
+    return count // BLOCK * (step_bytes + BLOCK // per_byte) + (step_bytes + -(-rest // per_byte) if rest else 0)
 
 
 def _saturate(values):
@@ -106,39 +109,60 @@ def _largest_bits(values):
     return np.minimum(bits.max(axis=-1), _LARGEST_FLOAT_BITS)
 
 
+def _bfloat16(bits):
+    """Floats of the bits of bfloat16s."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _int8_steps(largest):
+    """Of blocks with these largest magnitudes: the step as it is stored, 0 where all codes are, and its value."""
+    exponent = np.maximum(1, (largest >> np.uint32(23)).astype(np.int32) - 6)
+    code = np.rint(largest.view(np.float32) * _scale(254 - exponent)).astype(np.int32)
+    step = np.where(code == 0, 0, np.where(code > 127, np.minimum(exponent + 1, _INT8_LARGEST_STEP), exponent))
+    return step.astype(np.uint8), _scale(step)
+
+
+def _int4_steps(largest):
+    """The same with bfloat16 steps."""
+    magnitude = largest.view(np.float32)
+    exact = magnitude / np.float32(7)
+    rounded_up = (exact.view(np.uint32).astype(np.int64) + 0xFFFF) >> 16
+    step = np.clip(rounded_up, _SMALLEST_NORMAL_BFLOAT16, _INT4_LARGEST_STEP)
+    step = np.where(np.rint(magnitude / _bfloat16(step)) == 0, 0, step)
+    return step.astype(np.uint16), _bfloat16(step)
+
+
 def _encode_blocks(values, blocks):
     """blocks: float32 [n, count <= 32]. Returns uint8 [n, bytes]."""
-    largest_code, largest_exponent, code_bits = (127, 248, 7) if values == "int8" else (7, 252, 3)
     largest = _largest_bits(blocks)
-    exponent = np.maximum(1, (largest >> np.uint32(23)).astype(np.int32) - (code_bits - 1))
-    code = np.rint(largest.view(np.float32) * _scale(254 - exponent)).astype(np.int32)
-    raised = np.minimum(exponent + 1, largest_exponent)
-    exponent = np.where(code == 0, 0, np.where(code > largest_code, raised, exponent))
-    inverse = _scale(254 - np.maximum(exponent, 1))
-    codes = np.clip(np.rint(_saturate(blocks) * inverse[:, None]), -largest_code, largest_code).astype(np.int8).view(np.uint8)
+    steps, sizes = _int8_steps(largest) if values == "int8" else _int4_steps(largest)
+    inverse = np.float32(1) / np.where(steps == 0, np.float32(1), sizes)
+    bound = 127 if values == "int8" else 7
+    codes = np.clip(np.rint(_saturate(blocks) * inverse[:, None]), -bound, bound).astype(np.int8).view(np.uint8)
     if values == "int4":
         codes = codes & 15
         if codes.shape[1] % 2:
             codes = np.pad(codes, ((0, 0), (0, 1)))
         codes = codes[:, 0::2] | codes[:, 1::2] << 4
-    return np.concatenate([exponent.astype(np.uint8)[:, None], codes], axis=1)
+    return np.concatenate([steps.view(np.uint8).reshape(len(blocks), -1), codes], axis=1)
 
 
 def _decode_blocks(values, message, count):
-    largest_code, largest_exponent = (127, 248) if values == "int8" else (7, 252)
-    exponent = message[:, 0].astype(np.int32)
-    if exponent.size and exponent.max() > largest_exponent:
-        raise data_loss(f"exponent {exponent.max()} of a block is above {largest_exponent}")
-    codes = message[:, 1:]
-    if values == "int4":
-        pairs = np.empty((codes.shape[0], 2 * codes.shape[1]), np.uint8)
-        pairs[:, 0::2], pairs[:, 1::2] = codes & 15, codes >> 4
-        codes = (pairs[:, :count].astype(np.int16) ^ 8) - 8
+    if values == "int8":
+        steps, codes, bound = message[:, 0].astype(np.int32), message[:, 1:].view(np.int8).astype(np.int16), 127
+        sizes, wrong = _scale(steps), steps > _INT8_LARGEST_STEP
     else:
-        codes = codes.view(np.int8).astype(np.int16)
-    if codes.size and codes.min() < -largest_code:
-        raise data_loss(f"code below -{largest_code}")
-    return codes.astype(np.float32) * _scale(exponent)[:, None]
+        steps, packed, bound = np.ascontiguousarray(message[:, :2]).view(np.uint16)[:, 0].astype(np.int32), message[:, 2:], 7
+        pairs = np.empty((packed.shape[0], 2 * packed.shape[1]), np.uint8)
+        pairs[:, 0::2], pairs[:, 1::2] = packed & 15, packed >> 4
+        codes = (pairs[:, :count].astype(np.int16) ^ 8) - 8
+        sizes = _bfloat16(steps)
+        wrong = (steps != 0) & ((steps < _SMALLEST_NORMAL_BFLOAT16) | (steps > _INT4_LARGEST_STEP))
+    if wrong.any():
+        raise data_loss(f"a block's step is coded as {steps[wrong][0]}; no encoder writes that")
+    if codes.size and codes.min() < -bound:
+        raise data_loss(f"code below -{bound}")
+    return codes.astype(np.float32) * sizes[:, None]
 
 
 def _in_blocks(values, columns, convert):
