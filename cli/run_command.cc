@@ -27,6 +27,7 @@
 #include "cli/run_view.h"
 #include "nlohmann/json.hpp"
 #include "operator/embedded.h"
+#include "proto/engine.h"
 #include "proto/json_mapper.h"
 
 namespace fusion::cli {
@@ -119,7 +120,7 @@ absl::Status Run::Start() {
   options.worker_binary = *std::move(worker);
   const std::vector<v1alpha1::Compnode> compnodes = Compnodes(manifest_);
   if (std::any_of(compnodes.begin(), compnodes.end(), [](const v1alpha1::Compnode& compnode) {
-        return compnode.spec().engine() == v1alpha1::CompnodeSpec::jax;
+        return api::EngineOf(compnode) == api::kJaxEngine;
       })) {
     absl::StatusOr<std::string> jax_worker = JaxWorkerProgram();
     if (!jax_worker.ok()) return jax_worker.status();

@@ -31,11 +31,9 @@ absl::StatusOr<v1alpha1::FusionJob> ParseJob(const json& object) {
 // Of the stages on a compnode.
 std::string EngineOf(const std::vector<v1alpha1::Compnode>& compnodes, const std::string& name) {
   for (const v1alpha1::Compnode& compnode : compnodes) {
-    if (compnode.metadata().name() == name && compnode.spec().engine() == v1alpha1::CompnodeSpec::jax) {
-      return kJaxEngine;
-    }
+    if (compnode.metadata().name() == name) return api::EngineOf(compnode);
   }
-  return kTorchEngine;
+  return api::kTorchEngine;
 }
 
 // For status.plan: bounded, whatever the plan's size.

@@ -95,12 +95,13 @@ class FusionJobReconcilerTest : public ::testing::Test {
 
 TEST_F(FusionJobReconcilerTest, StartsTheWorkerOfTheCompnodesEngine) {
   json node = store_->Get(kCompnodes, {"", "b1"}).value();
-  node["spec"]["engine"] = "jax";
+  node["metadata"]["annotations"][api::kEngineAnnotation] = api::kJaxEngine;
   ASSERT_TRUE(store_->Update(kCompnodes, node).ok());
   CreateJob();
   Reach("Starting");
   ASSERT_TRUE(Reconcile().ok());
-  EXPECT_EQ(launcher_.engines(), (std::map<std::string, std::string>{{"a1", kTorchEngine}, {"b1", kJaxEngine}}));
+  EXPECT_EQ(launcher_.engines(),
+            (std::map<std::string, std::string>{{"a1", api::kTorchEngine}, {"b1", api::kJaxEngine}}));
 }
 
 TEST_F(FusionJobReconcilerTest, GoesThroughItsPhases) {

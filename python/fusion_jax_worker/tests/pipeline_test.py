@@ -49,10 +49,9 @@ spec:{job}  communication: {{compression: {{type: {compression}}}}}
         text += f"""---
 apiVersion: fusion.dev/v1alpha1
 kind: Compnode
-metadata: {{name: n{number}}}
+metadata: {{name: n{number}, annotations: {{fusion.dev/engine: {engine}}}}}
 spec:
   cluster: home
-  engine: {engine}
   devices: [{{name: cpu, memory: 4Gi, peakFlops: {{fp32: 5e10}}}}]
 """
     return text
