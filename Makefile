@@ -13,7 +13,7 @@ export CCACHE_MAXSIZE ?= 5G
 
 CMAKE := cmake -S . -G Ninja -DCMAKE_CXX_COMPILER_LAUNCHER=ccache --log-level=WARNING
 
-.PHONY: help deps configure build test demo demo-compare bench lint format manifests sanitize fuzz clean
+.PHONY: help deps jax configure build test demo demo-compare bench lint format manifests sanitize fuzz clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -27,11 +27,14 @@ $(BUILD)/build.ninja:
 configure: deps
 	@$(MAKE) --no-print-directory $(BUILD)/build.ninja
 
+jax: deps  ## install JAX for the second engine (once)
+	@setup/jax.sh
+
 build: configure  ## build everything into build/
 	@cmake --build $(BUILD) -j $(JOBS)
 
 # Serial tests measure real time: a machine that others load may need another try.
-test: build  ## set up, build and run all tests but the Kubernetes tiers
+test: jax build  ## set up, build and run all tests but the Kubernetes tiers
 	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS) -LE serial
 	@cd $(BUILD) && ctest --output-on-failure -L serial --repeat until-pass:3
 

@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 
 namespace fusion::cli {
@@ -38,6 +39,11 @@ absl::StatusOr<std::string> ReadAll(int descriptor, const Interrupt& interrupt, 
     if (count > 0) text.append(buffer, static_cast<size_t>(count));
     if (text.size() > kMaxOutput) return absl::ResourceExhaustedError("prints too much");
   }
+}
+
+std::string BesideThisProgram(const std::string& name) {
+  std::error_code error;
+  return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / name).string();
 }
 
 }  // namespace
@@ -85,14 +91,34 @@ absl::StatusOr<std::string> CaptureOutput(const std::vector<std::string>& argume
 
 absl::StatusOr<std::string> WorkerProgram() {
   const char* chosen = std::getenv("FUSION_WORKER");
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string path = chosen != nullptr ? chosen : (self.parent_path() / "fusion-worker").string();
+  const std::string path = chosen != nullptr ? chosen : BesideThisProgram("fusion-worker");
   if (access(path.c_str(), X_OK) != 0) {
     return absl::FailedPreconditionError(absl::StrCat(path, " cannot be run: ", std::strerror(errno),
                                                       "; build it, or name it in FUSION_WORKER"));
   }
   return path;
+}
+
+absl::StatusOr<std::string> JaxWorkerProgram() {
+  constexpr char kName[] = "fusion-jax-worker";
+  std::vector<std::string> candidates;
+  if (const char* chosen = std::getenv("FUSION_JAX_WORKER"); chosen != nullptr) {
+    candidates = {chosen};
+  } else {
+    candidates = {BesideThisProgram(kName)};
+    if (const char* path = std::getenv("PATH"); path != nullptr) {
+      for (const absl::string_view folder : absl::StrSplit(path, ':', absl::SkipEmpty())) {
+        candidates.push_back(absl::StrCat(folder, "/", kName));
+      }
+    }
+  }
+  for (const std::string& candidate : candidates) {
+    if (access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("a compnode has the engine jax, whose worker ", candidates[0],
+                   " cannot be run; install python/fusion_jax_worker, or name its program in "
+                   "FUSION_JAX_WORKER"));
 }
 
 }  // namespace fusion::cli

@@ -20,4 +20,8 @@ absl::StatusOr<std::string> CaptureOutput(const std::vector<std::string>& argume
 /// FAILED_PRECONDITION names the path.
 absl::StatusOr<std::string> WorkerProgram();
 
+/// The worker of compnodes with the engine jax: $FUSION_JAX_WORKER if set, else the program beside this one,
+/// else the one on PATH. FAILED_PRECONDITION says how to get it.
+absl::StatusOr<std::string> JaxWorkerProgram();
+
 }  // namespace fusion::cli

@@ -1,5 +1,6 @@
 #include <poll.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -8,6 +9,7 @@
 #include <ostream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +27,7 @@
 #include "cli/run_view.h"
 #include "nlohmann/json.hpp"
 #include "operator/embedded.h"
+#include "proto/engine.h"
 #include "proto/json_mapper.h"
 
 namespace fusion::cli {
@@ -115,9 +118,17 @@ absl::Status Run::Start() {
   op::EmbeddedOptions options;
   options.workdir = workdir_;
   options.worker_binary = *std::move(worker);
+  const std::vector<v1alpha1::Compnode> compnodes = Compnodes(manifest_);
+  if (std::any_of(compnodes.begin(), compnodes.end(), [](const v1alpha1::Compnode& compnode) {
+        return api::EngineOf(compnode) == api::kJaxEngine;
+      })) {
+    absl::StatusOr<std::string> jax_worker = JaxWorkerProgram();
+    if (!jax_worker.ok()) return jax_worker.status();
+    options.jax_worker_binary = *std::move(jax_worker);
+  }
   options.profile = &profiles_;
   options.overwrite = invocation_.Has("overwrite");
-  auto plane = op::EmbeddedControlPlane::Start(std::move(options), Compnodes(manifest_));
+  auto plane = op::EmbeddedControlPlane::Start(std::move(options), compnodes);
   if (!plane.ok()) return plane.status();
   plane_ = *std::move(plane);
   return absl::OkStatus();

@@ -199,7 +199,7 @@ absl::Status ControlPlane::DeclareCompnodes(const std::vector<v1alpha1::Compnode
 
 std::vector<std::string> ControlPlane::WorkerCommand(const WorkerSpec& worker) const {
   if (options_.worker_command) return options_.worker_command(worker, broker_->address());
-  return {options_.worker_binary,
+  return {worker.engine == api::kJaxEngine ? options_.jax_worker_binary : options_.worker_binary,
           "stage",
           "--broker",
           broker_->address(),

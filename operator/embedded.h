@@ -24,11 +24,12 @@ namespace fusion::op {
 struct EmbeddedOptions {
   std::string workdir = "fusion-work";
   std::string worker_binary;         ///< path of fusion-worker
+  std::string jax_worker_binary;     ///< of fusion-jax-worker; empty: no compnode has the engine jax
   ProfileSource* profile = nullptr;  ///< outlives the control plane
   bool overwrite = false;            ///< replace a job's folder that exists
   int cores = 0;                     ///< for the bound on emulated speeds; 0: those of this process
-  /// Program and arguments of a worker, given the broker's address; empty: fusion-worker stage, as
-  /// broker.proto says.
+  /// Program and arguments of a worker, given the broker's address; empty: the engine's worker with the
+  /// arguments that broker.proto says.
   std::function<std::vector<std::string>(const WorkerSpec&, const std::string& broker)> worker_command;
 };
 

@@ -183,6 +183,13 @@ TEST(Manifest, EachMistakeIsNamedByItsField) {
       {"emulation without a speed", "flops: 1e9, ", "", "spec.emulation.flops", "is required"},
       {"unknown class", "cluster: site-a", "cluster: site-a\n  class: Server", "spec.class",
        "must be one of Supernode, Antnode"},
+      {"unknown engine", "{name: a1}", "{name: a1, annotations: {fusion.dev/engine: onnx}}",
+       "metadata.annotations", "\"onnx\"; it must be torch or jax"},
+      {"engine on a device that it does not know",
+       "{name: a1}\nspec:\n  cluster: site-a\n  devices: [{name: cpu, memory: 1Gi}]",
+       "{name: a1, annotations: {fusion.dev/engine: jax}}\nspec:\n  cluster: site-a\n  devices: [{name: gpu, "
+       "kind: CUDA}]",
+       "spec.devices[0].kind", "the engine jax runs on"},
       {"device twice", "{name: cpu, memory: 1Gi}", "{name: cpu}, {name: cpu}", "spec.devices[1]",
        "has the same name (cpu) as item 0"},
       {"no link between clusters", "  links: [{peer: site-b, bandwidth: 8Mbps, latency: 40ms}]\n", "",

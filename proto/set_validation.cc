@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/engine.h"
 #include "proto/quantity.h"
 #include "proto/suggestion.h"
 #include "proto/validation.h"
@@ -165,6 +166,18 @@ FieldErrors ValidateCompnode(const Compnode& compnode) {
   const v1alpha1::CompnodeSpec& spec = compnode.spec();
   if (spec.has_emulation() && !spec.emulation().has_flops()) {
     errors.push_back({"spec.emulation.flops", "is required; give the speed to imitate in FLOP/s"});
+  }
+  const std::string engine = EngineOf(compnode);
+  if (engine != kTorchEngine && engine != kJaxEngine) {
+    errors.push_back(
+        {"metadata.annotations", absl::StrCat(kEngineAnnotation, " is \"", engine, "\"; it must be ",
+                                              kTorchEngine, " or ", kJaxEngine)});
+  }
+  for (int i = 0; i < spec.devices_size(); ++i) {
+    if (engine == kJaxEngine && spec.devices(i).kind() == v1alpha1::Device::CUDA) {
+      errors.push_back({ItemPath("spec.devices", static_cast<size_t>(i)) + ".kind",
+                        "is CUDA, but the engine jax runs on devices of kind CPU; take the engine torch"});
+    }
   }
   for (int i = 0; i < spec.links_size(); ++i) {
     if (!ToCluster(spec.links(i)) && spec.links(i).peer() == compnode.metadata().name()) {

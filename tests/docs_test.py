@@ -68,7 +68,7 @@ class Documentation(unittest.TestCase):
         self.assertGreater(checked, 0)
 
     def test_every_named_file_exists(self):
-        folders = "proto|graph|codec|scheduler|worker|operator|cli|tests|bench|docs|examples|setup|lint|cmake|crds"
+        folders = "proto|graph|codec|scheduler|worker|operator|cli|tests|bench|docs|examples|python|setup|lint|cmake|crds"
         name = re.compile(rf"`((?:{folders})/[\w./*-]+)`")
         for page in PAGES:
             for path in name.findall(page.read_text()):
@@ -83,7 +83,10 @@ class Documentation(unittest.TestCase):
         for folder in ("proto", "graph", "codec", "scheduler", "worker", "operator", "cli", "tests", "bench"):
             for source in [*(SOURCE / folder).rglob("*_test.cc"), *(SOURCE / folder).rglob("*_test.h")]:
                 declared.update(f"{suite}.{name}" for suite, name in macro.findall(source.read_text()))
-        for name in re.findall(r"`([A-Z]\w+\.[A-Z]\w+)`", (SOURCE / "docs" / "features.md").read_text()):
+        for source in (SOURCE / "python").rglob("*_test.py"):
+            for suite, body in re.findall(r"^class (\w+)\(.*?\):\n((?:[ \t].*\n|\n)*)", source.read_text(), re.M):
+                declared.update(f"{suite}.{name}" for name in re.findall(r"def (test_\w+)", body))
+        for name in re.findall(r"`([A-Z]\w+\.(?:[A-Z]|test_)\w+)`", (SOURCE / "docs" / "features.md").read_text()):
             with self.subTest(test=name):
                 self.assertIn(name, declared)
 

@@ -74,6 +74,7 @@ class FakeLauncher : public Launcher {
     absl::MutexLock lock(&mutex_);
     if (!fault_.ok()) return fault_;
     started_.insert(worker.Name());
+    engines_[worker.compnode] = worker.engine;
     running_[worker.job].insert(worker.Name());
     return absl::OkStatus();
   }
@@ -99,10 +100,16 @@ class FakeLauncher : public Launcher {
     absl::MutexLock lock(&mutex_);
     return started_;
   }
+  /// By compnode.
+  std::map<std::string, std::string> engines() const {
+    absl::MutexLock lock(&mutex_);
+    return engines_;
+  }
 
  private:
   mutable absl::Mutex mutex_;
   std::set<std::string> started_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> engines_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::set<std::string>> running_ ABSL_GUARDED_BY(mutex_);
   absl::Status fault_ ABSL_GUARDED_BY(mutex_);
   bool linger_ ABSL_GUARDED_BY(mutex_) = false;

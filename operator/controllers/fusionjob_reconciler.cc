@@ -28,6 +28,14 @@ absl::StatusOr<v1alpha1::FusionJob> ParseJob(const json& object) {
   return job;
 }
 
+// Of the stages on a compnode.
+std::string EngineOf(const std::vector<v1alpha1::Compnode>& compnodes, const std::string& name) {
+  for (const v1alpha1::Compnode& compnode : compnodes) {
+    if (compnode.metadata().name() == name) return api::EngineOf(compnode);
+  }
+  return api::kTorchEngine;
+}
+
 // For status.plan: bounded, whatever the plan's size.
 json Summary(const graph::v1::Plan& plan) {
   v1alpha1::PlanSummary summary;
@@ -172,11 +180,11 @@ FusionJobReconciler::Result FusionJobReconciler::Begin(const ObjectKey& key, con
   const int64_t incarnation = IntAt(object, {"status", "incarnation"});
   absl::StatusOr<graph::v1::Plan> plan = d_.archive.Load(key, incarnation);
   if (!plan.ok()) return Fail(object, "PlanLost", std::string(plan.status().message()));
+  absl::StatusOr<std::vector<v1alpha1::Compnode>> compnodes = Compnodes();
+  if (!compnodes.ok()) return compnodes.status();
   if (!admitted) {
     absl::StatusOr<v1alpha1::FusionJob> job = ParseJob(object);
     if (!job.ok()) return Fail(object, "InvalidJob", std::string(job.status().message()));
-    absl::StatusOr<std::vector<v1alpha1::Compnode>> compnodes = Compnodes();
-    if (!compnodes.ok()) return compnodes.status();
     absl::StatusOr<std::vector<wire::v1::Assignment>> assignments =
         d_.planning.MakeAssignments(*job, *compnodes, *plan);
     if (!assignments.ok()) {
@@ -187,7 +195,8 @@ FusionJobReconciler::Result FusionJobReconciler::Begin(const ObjectKey& key, con
     if (absl::Status status = d_.broker.Admit(std::move(run)); !status.ok()) return status;
   }
   for (int stage = 0; stage < plan->stages_size(); ++stage) {
-    const WorkerSpec worker{key.ToString(), stage, plan->stages(stage).compnode(), incarnation};
+    const std::string& compnode = plan->stages(stage).compnode();
+    const WorkerSpec worker{key.ToString(), stage, compnode, incarnation, EngineOf(*compnodes, compnode)};
     if (absl::Status started = d_.launcher.Start(worker); !started.ok()) {
       return Fail(object, "WorkerStartFailed",
                   absl::StrCat("stage ", stage, " (compnode ", worker.compnode, "): ", started.message()));

@@ -93,6 +93,17 @@ class FusionJobReconcilerTest : public ::testing::Test {
   FusionJobReconciler reconciler_;
 };
 
+TEST_F(FusionJobReconcilerTest, StartsTheWorkerOfTheCompnodesEngine) {
+  json node = store_->Get(kCompnodes, {"", "b1"}).value();
+  node["metadata"]["annotations"][api::kEngineAnnotation] = api::kJaxEngine;
+  ASSERT_TRUE(store_->Update(kCompnodes, node).ok());
+  CreateJob();
+  Reach("Starting");
+  ASSERT_TRUE(Reconcile().ok());
+  EXPECT_EQ(launcher_.engines(),
+            (std::map<std::string, std::string>{{"a1", api::kTorchEngine}, {"b1", api::kJaxEngine}}));
+}
+
 TEST_F(FusionJobReconcilerTest, GoesThroughItsPhases) {
   CreateJob();
   std::vector<std::string> phases;

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "proto/engine.h"
 
 namespace fusion::op {
 
@@ -16,6 +17,7 @@ struct WorkerSpec {
   int stage = 0;
   std::string compnode;
   int64_t incarnation = 0;
+  std::string engine = api::kTorchEngine;  ///< of the compnode
 
   /// The same for the same attempt, so that starting twice is harmless: default-gpt2-s0-a1.
   std::string Name() const;

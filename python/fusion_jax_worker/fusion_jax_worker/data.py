@@ -1,0 +1,234 @@
+"""What `input` and `label` are fed with; the batches of worker/data/dataset.h, which depend on (seed, step) only."""
+
+import csv
+import io
+import math
+import mmap
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from fusion.v1alpha1 import api_pb2
+
+from . import rng
+from .status import Code, StatusError, invalid, of_os_error
+
+_TEXT_STREAM = 0x74657874
+_DEFAULT_VALIDATION_BATCHES = 20
+
+
+def resolve_path(field, uri, base_directory):
+    if uri.startswith("file://"):
+        return uri[len("file://"):]
+    if "://" in uri:
+        raise StatusError(Code.UNIMPLEMENTED, f"{field}: {uri} has a scheme that is not supported yet; give a path")
+    return os.path.join(base_directory, uri)
+
+
+def map_file(path, field):
+    """The bytes of a regular file."""
+    try:
+        if not os.path.isfile(path) and os.path.exists(path):
+            raise invalid(f"{field}: {path} is not a regular file")
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return b""
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise of_os_error(error, f"{field}: cannot open {path}") from error
+
+
+def validation_batches(spec):
+    """Global batches in one validation: 0 where the job has none."""
+    if not spec.training.HasField("validation") and spec.task != api_pb2.FusionJobSpec.Evaluate:
+        return 0
+    validation = spec.training.validation
+    return validation.batches if validation.HasField("batches") else _DEFAULT_VALIDATION_BATCHES
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Samples [first, first + count) of one global batch."""
+
+    training: bool
+    batch: int  # training: the step, from 1; validation: the batch, from 0
+    first: int
+    count: int
+
+
+@dataclass
+class Options:
+    path: str
+    validation_fraction: float
+    seed: int
+    global_batch: int
+    validation_batches: int
+
+    def index(self, part, sample):
+        return (part.batch - 1 if part.training else part.batch) * self.global_batch + sample
+
+
+class Text:
+    """Raw bytes: windows of context + 1."""
+
+    def __init__(self, options, context, vocabulary):
+        self._options, self._context = options, context
+        self._bytes = np.frombuffer(map_file(options.path, "data.uri"), np.uint8)
+        size = len(self._bytes)
+        if size == 0:
+            raise invalid(f"data.uri: {options.path} is empty")
+        validation = int(size * options.validation_fraction)
+        self._training = size - validation
+        window = context + 1
+        if self._training < window:
+            raise invalid(f"data.uri: the training part of {options.path} has {self._training} bytes, and one window of context "
+                          f"+ 1 needs {window}; give more text or a smaller context")
+        if options.validation_batches and validation < window:
+            raise invalid(f"data.uri: the validation part of {options.path} has {validation} bytes, and one window of context "
+                          f"+ 1 needs {window}; raise data.validationFraction or give more text")
+        if vocabulary < 256 and (outside := np.flatnonzero(self._bytes >= vocabulary)).size:
+            raise invalid(f"data.uri: byte {self._bytes[outside[0]]} at offset {outside[0]} of {options.path} is not below "
+                          f"model.config.vocabulary {vocabulary}; raw bytes need 256")
+
+    def _start(self, part, sample):
+        options = self._options
+        index = options.index(part, sample)
+        if part.training:
+            return rng.random_below(self._training - self._context, options.seed, _TEXT_STREAM, index)
+        every = options.validation_batches * options.global_batch
+        return self._training + rng.evenly_spread(index, every, len(self._bytes) - self._training - self._context)
+
+    def read(self, label, part):
+        starts = [self._start(part, part.first + i) + label for i in range(part.count)]
+        return np.stack([self._bytes[start:start + self._context] for start in starts]).astype(np.int64)
+
+
+class Table:
+    """CSV with a header; each epoch reads the training rows in an order of its own."""
+
+    def __init__(self, options, config, target, standardize, class_labels):
+        self._options = options
+        names, numbers = _parse_csv(options.path)
+        inputs, targets = _roles(names, config, target, class_labels)
+        rows = len(numbers)
+        validation = int(rows * options.validation_fraction)
+        if options.validation_batches and validation == 0:
+            raise invalid(f"{options.path}: the validation part of {rows} rows is empty; raise data.validationFraction")
+        self._training_rows, self._validation_rows = rows - validation, validation
+        self._inputs = self._select(names, numbers, inputs, standardize)
+        if class_labels:
+            self._targets = _classes(numbers[:, targets[0]], config.outputs, options.path)
+        else:
+            self._targets = self._select(names, numbers, targets, standardize)
+
+    def _select(self, names, numbers, columns, standardize):
+        """Scaled by mean and population variance of the training rows, summed one after the other in fp64."""
+        selected = np.empty((len(numbers), len(columns)), np.float32)
+        for place, column in enumerate(columns):
+            mean, scale = 0.0, 1.0
+            if standardize:
+                training = numbers[: self._training_rows, column]
+                count = float(self._training_rows)
+                for value in training:
+                    mean += value / count
+                variance = 0.0
+                for value in training:
+                    variance += (value - mean) * (value - mean) / count
+                if math.sqrt(variance) <= 1e-12 * np.abs(training).max():
+                    raise invalid(f"{self._options.path}: column '{names[column]}' is constant over the {self._training_rows} "
+                                  "training rows and cannot be standardized; drop it, or set data.standardize to false")
+                scale = 1 / math.sqrt(variance)
+            selected[:, place] = (numbers[:, column] - mean) * scale
+        return selected
+
+    def _row(self, part, sample):
+        options = self._options
+        index = options.index(part, sample)
+        if part.training:
+            rows = self._training_rows
+            return rng.permute(index % rows, rows, options.seed, index // rows)
+        every = options.validation_batches * options.global_batch
+        return self._training_rows + rng.evenly_spread(index, every, self._validation_rows)
+
+    def read(self, label, part):
+        rows = [self._row(part, part.first + i) for i in range(part.count)]
+        return (self._targets if label else self._inputs)[rows]
+
+
+def _parse_csv(path):
+    """(column names, float64 [rows, columns])"""
+    what = f"data.uri: {path}"
+    try:
+        text = bytes(map_file(path, "data.uri")).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise invalid(f"{what}: binary data ({error.reason} at offset {error.start}); expected CSV") from None
+    if "\0" in text:
+        raise invalid(f"{what}: binary data (a zero byte at offset {text.index(chr(0))}); expected CSV")
+    names, rows = None, []
+    reader = csv.reader(io.StringIO(text), skipinitialspace=True)
+    for cells in reader:
+        cells = [cell.strip() for cell in cells]
+        if not any(cells):
+            continue
+        if names is None:
+            names = cells
+            if "" in names or len(set(names)) != len(names):
+                raise invalid(f"{what}: line {reader.line_num}: each column needs a name of its own")
+            continue
+        if len(cells) != len(names):
+            raise invalid(f"{what}: line {reader.line_num}: {len(cells)} cells where the header has {len(names)} columns")
+        try:
+            row = [float(cell) for cell in cells]
+        except ValueError:
+            row = [math.nan]
+        if not all(map(math.isfinite, row)):
+            raise invalid(f"{what}: line {reader.line_num}: a cell is not a finite number")
+        rows.append(row)
+    if names is None or not rows:
+        raise invalid(f"{what}: {'a header but no rows' if names else 'no header: the file is empty'}")
+    return names, np.asarray(rows, np.float64)
+
+
+def _roles(names, config, target, class_labels):
+    """Places of the input columns and of the targets."""
+    wanted = 1 if class_labels else config.outputs
+    if target:
+        if target not in names:
+            raise invalid(f"data.target: no column is named '{target}'; there are {', '.join(names)}")
+        if wanted != 1:
+            raise invalid(f"data.target names one column, but model.config.outputs is {wanted}; leave it out to take the last "
+                          f"{wanted} columns")
+        targets = [names.index(target)]
+    else:
+        targets = list(range(max(0, len(names) - wanted), len(names)))
+    inputs = [column for column in range(len(names)) if column not in targets]
+    if len(inputs) != config.inputs:
+        raise invalid(f"model.config.inputs is {config.inputs}, but the table has {len(inputs)} input columns beside "
+                      f"{len(targets)} of targets")
+    return inputs, targets
+
+
+def _classes(column, classes, path):
+    wrong = np.flatnonzero((column != np.floor(column)) | (column < 0) | (column >= classes))
+    if wrong.size:
+        raise invalid(f"{path}: row {wrong[0] + 1}: {column[wrong[0]]:g} in the target column is not a class from 0 to "
+                      f"{classes - 1} (model.config.outputs - 1)")
+    return column.astype(np.int64)
+
+
+def open_dataset(spec, base_directory):
+    """The dataset of `spec.data`. UNIMPLEMENTED for kinds that this worker does not read: pin input and label to a compnode
+    with the engine torch."""
+    data, config = spec.data, spec.model.config
+    kinds = api_pb2.Data
+    if data.kind not in (kinds.text, kinds.table):
+        raise StatusError(Code.UNIMPLEMENTED, f"data.kind {kinds.Kind.Name(data.kind)} is not read by the engine jax; pin input "
+                                              "and label to a compnode with the engine torch")
+    path = resolve_path("data.uri", data.uri, base_directory)
+    options = Options(path, data.validation_fraction if data.HasField("validation_fraction") else 0.05, spec.training.seed,
+                      getattr(spec.training.batch, "global"), validation_batches(spec))
+    if data.kind == kinds.text:
+        return Text(options, config.context, config.vocabulary)
+    class_labels = spec.model.loss.type == api_pb2.Loss.CrossEntropy
+    return Table(options, config, data.target, not data.HasField("standardize") or data.standardize, class_labels)
