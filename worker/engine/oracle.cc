@@ -290,9 +290,13 @@ struct BertLayer : torch::nn::Module {
   }
 
   v1alpha1::ModelConfig config;
-  torch::nn::Linear query, keys, values, attended;
+  torch::nn::Linear query;
+  torch::nn::Linear keys;
+  torch::nn::Linear values;
+  torch::nn::Linear attended;
   torch::nn::LayerNorm attended_norm;
-  torch::nn::Linear intermediate, output;
+  torch::nn::Linear intermediate;
+  torch::nn::Linear output;
   torch::nn::LayerNorm output_norm;
 };
 
