@@ -38,6 +38,9 @@ void CheckSource(const Job& job, const std::string& field, const std::string& ur
 void CheckJobFiles(const Job& job, std::vector<api::ManifestError>* errors) {
   const v1alpha1::FusionJobSpec& spec = job.object.spec();
   if (spec.data().has_uri()) CheckSource(job, "spec.data.uri", spec.data().uri(), false, errors);
+  if (spec.data().tokenizer().has_uri()) {
+    CheckSource(job, "spec.data.tokenizer.uri", spec.data().tokenizer().uri(), false, errors);
+  }
   if (spec.model().init_from().has_uri()) {
     CheckSource(job, "spec.model.initFrom.uri", spec.model().init_from().uri(), true, errors);
   }

@@ -19,6 +19,12 @@ v1::Argument Int(int64_t value) {
   return argument;
 }
 
+v1::Argument Size(int64_t size) {
+  v1::Argument argument;
+  *argument.mutable_int_() = Sizes({size}).ints().items(0);
+  return argument;
+}
+
 v1::Argument Double(double value) {
   v1::Argument argument;
   argument.set_double_(value);

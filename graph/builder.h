@@ -21,6 +21,8 @@ constexpr int64_t Batch(int64_t count = 1) { return -count; }
 
 v1::Argument Read(const v1::ValueRef& value);
 v1::Argument Int(int64_t value);
+/// A number as in Sizes: Batch(n) follows the micro-batch.
+v1::Argument Size(int64_t size);
 v1::Argument Double(double value);
 v1::Argument Bool(bool value);
 v1::Argument Text(absl::string_view value);

@@ -1,6 +1,7 @@
 #include "graph/families.h"
 
 #include "absl/strings/str_cat.h"
+#include "graph/bert.h"
 #include "graph/gpt2.h"
 #include "graph/mlp.h"
 
@@ -11,13 +12,15 @@ absl::Status Unsupported(const v1alpha1::Model& model) {
   if (!model.has_family()) return absl::InvalidArgumentError("spec.model.family: required");
   return absl::UnimplementedError(
       absl::StrCat("spec.model.family: ", v1alpha1::Model::Family_Name(model.family()),
-                   " is not supported yet; use gpt2 or mlp"));
+                   " is not supported yet; use gpt2, bert or mlp"));
 }
 
 }  // namespace
 
 absl::StatusOr<v1::Graph> BuildModel(const v1alpha1::Model& model) {
   switch (model.family()) {
+    case v1alpha1::Model::bert:
+      return BuildBert(model);
     case v1alpha1::Model::gpt2:
       return BuildGpt2(model);
     case v1alpha1::Model::mlp:
@@ -29,6 +32,8 @@ absl::StatusOr<v1::Graph> BuildModel(const v1alpha1::Model& model) {
 
 absl::StatusOr<std::string> ModelConfigJson(const v1alpha1::Model& model) {
   switch (model.family()) {
+    case v1alpha1::Model::bert:
+      return BertConfigJson(model);
     case v1alpha1::Model::gpt2:
       return Gpt2ConfigJson(model);
     case v1alpha1::Model::mlp:

@@ -120,6 +120,125 @@ TEST(Gpt2, ConfigIsWhatTransformersReads) {
   }
 }
 
+std::set<std::string> Tensors(const v1::Graph& graph) {
+  std::set<std::string> tensors;
+  for (const v1::Operator& op : graph.operators()) {
+    if (op.kind() != v1::Operator::VARIABLE) continue;
+    EXPECT_EQ(op.name(), op.variable().tensor_name());
+    EXPECT_TRUE(tensors.insert(op.name()).second) << op.name() << " is there twice";
+  }
+  return tensors;
+}
+
+v1alpha1::Model Bert(const std::string& more = "", const std::string& loss = "") {
+  return Model("family: bert config { layers: 1 heads: 2 width: 8 context: 4 vocabulary: 16 " + more + " } " +
+               loss);
+}
+
+TEST(Bert, HasThePublishedParameterCounts) {
+  // bert-base-uncased as BertForMaskedLM, and all-MiniLM-L6-v2 without its unused pooler of 147,840.
+  EXPECT_EQ(
+      ParameterCount(*BuildModel(Model("family: bert config { layers: 12 heads: 12 width: 768 context: 512 "
+                                       "vocabulary: 30522 }"))),
+      109'514'298);
+  EXPECT_EQ(
+      ParameterCount(*BuildModel(Model("family: bert config { layers: 6 heads: 12 width: 384 context: 64 "
+                                       "positions: 512 vocabulary: 30522 intermediate: 1536 towers: 2 }"))),
+      22'713'216 - 147'840);
+}
+
+TEST(Bert, HasTheTensorsOfBertForMaskedLm) {
+  const auto graph = BuildModel(Bert());
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const std::string layer = "bert.encoder.layer.0.";
+  std::set<std::string> expected = {"bert.embeddings.word_embeddings.weight",
+                                    "bert.embeddings.position_embeddings.weight",
+                                    "bert.embeddings.token_type_embeddings.weight", "cls.predictions.bias"};
+  for (const char* kind : {".weight", ".bias"}) {
+    for (const char* module :
+         {"attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+          "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"}) {
+      expected.insert(layer + module + kind);
+    }
+    expected.insert(std::string("bert.embeddings.LayerNorm") + kind);
+    expected.insert(std::string("cls.predictions.transform.dense") + kind);
+    expected.insert(std::string("cls.predictions.transform.LayerNorm") + kind);
+  }
+  EXPECT_EQ(Tensors(*graph), expected);
+  EXPECT_THAT(Find(*graph, "bert.encoder.layer.0.intermediate.dense.weight").outputs(0).shape(),
+              ::testing::ElementsAre(32, 8));
+}
+
+TEST(Bert, TiesTheDecoderAndIgnoresWhatIsNotMasked) {
+  const auto graph = BuildModel(Bert());
+  ASSERT_TRUE(graph.ok());
+  EXPECT_EQ(Find(*graph, "cls.predictions.decoder").args(1).value().operator_(),
+            "bert.embeddings.word_embeddings.weight");
+  EXPECT_EQ(Find(*graph, "cls.predictions.decoder").args(2).value().operator_(), "cls.predictions.bias");
+  EXPECT_EQ(Find(*graph, "loss").kwargs(0).name(), "ignore_index");
+  EXPECT_EQ(Find(*graph, "loss").kwargs(0).argument().int_().value(), -100);
+}
+
+TEST(Bert, InitialisesAsHuggingFace) {
+  const auto graph = BuildModel(Bert());
+  ASSERT_TRUE(graph.ok());
+  const auto init = [&](const char* name) { return Find(*graph, name).variable().init(); };
+  EXPECT_DOUBLE_EQ(init("bert.embeddings.word_embeddings.weight").standard_deviation(), 0.02);
+  EXPECT_EQ(init("bert.embeddings.word_embeddings.weight").zero_rows(), 1);
+  EXPECT_EQ(init("bert.embeddings.position_embeddings.weight").zero_rows(), 0);
+  EXPECT_DOUBLE_EQ(init("bert.encoder.layer.0.output.dense.weight").standard_deviation(), 0.02);
+  EXPECT_EQ(init("bert.encoder.layer.0.output.dense.bias").kind(), v1::Init::ZEROS);
+  EXPECT_EQ(init("bert.encoder.layer.0.output.LayerNorm.weight").kind(), v1::Init::ONES);
+  EXPECT_EQ(init("cls.predictions.bias").kind(), v1::Init::ZEROS);
+}
+
+TEST(Bert, TowersShareTheTensorsOfBertModel) {
+  const auto graph = BuildModel(Bert("towers: 2"));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const std::set<std::string> tensors = Tensors(*graph);
+  EXPECT_EQ(tensors.size(), 5 + 16);
+  EXPECT_TRUE(tensors.contains("embeddings.word_embeddings.weight"));
+  EXPECT_TRUE(tensors.contains("encoder.layer.0.attention.self.query.weight"));
+  int anchors = 0;
+  int positives = 0;
+  for (const v1::Operator& op : graph->operators()) {
+    if (op.name().rfind("anchor.", 0) == 0) ++anchors;
+    if (op.name().rfind("positive.", 0) == 0) ++positives;
+  }
+  EXPECT_GT(anchors, 20);
+  EXPECT_EQ(anchors, positives);
+  EXPECT_THAT(Find(*graph, "similarity").outputs(0).shape(), ::testing::ElementsAre(-1, -1));
+  EXPECT_DOUBLE_EQ(Find(*graph, "similarity.scale").args(1).double_(), 1 / 0.07);
+  const auto cold = BuildModel(Bert("towers: 2", "loss { type: InfoNCE temperature: 0.5 }"));
+  ASSERT_TRUE(cold.ok()) << cold.status();
+  EXPECT_DOUBLE_EQ(Find(*cold, "similarity.scale").args(1).double_(), 2);
+}
+
+TEST(Bert, DropoutIsAMaskWhereHuggingFaceDrops) {
+  const auto graph = BuildModel(Bert("dropout: 0.25"));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::vector<std::string> masks;
+  for (const v1::Operator& op : graph->operators()) {
+    if (op.type() == "fusion.dropout_mask") masks.push_back(op.name());
+    EXPECT_NE(op.type(), "aten.scaled_dot_product_attention");
+  }
+  EXPECT_THAT(masks, ::testing::ElementsAre("bert.embeddings.dropout.mask",
+                                            "bert.encoder.layer.0.attention.self.dropout.mask",
+                                            "bert.encoder.layer.0.attention.output.dropout.mask",
+                                            "bert.encoder.layer.0.output.dropout.mask"));
+}
+
+TEST(Bert, ConfigIsWhatTransformersReads) {
+  const auto json = ModelConfigJson(Bert("dropout: 0.1 positions: 9"));
+  ASSERT_TRUE(json.ok()) << json.status();
+  for (const char* part :
+       {"\"model_type\": \"bert\"", "[\"BertForMaskedLM\"]", "\"num_hidden_layers\": 1", "\"hidden_size\": 8",
+        "\"intermediate_size\": 32", "\"max_position_embeddings\": 9", "\"hidden_dropout_prob\": 0.1"}) {
+    EXPECT_THAT(*json, HasSubstr(part));
+  }
+  EXPECT_THAT(*ModelConfigJson(Bert("towers: 2")), HasSubstr("[\"BertModel\"]"));
+}
+
 TEST(Mlp, IsASequentialOfLinearLayers) {
   const auto graph = BuildModel(Model("family: mlp config { inputs: 10 hidden: [32, 16] outputs: 1 }"));
   ASSERT_TRUE(graph.ok()) << graph.status();
@@ -150,7 +269,26 @@ TEST(BuildModel, ErrorsCarryTheField) {
     const char* field;
   } cases[] = {
       {"", "spec.model.family"},
-      {"family: bert", "spec.model.family: bert"},
+      {"family: resnet", "spec.model.family: resnet"},
+      {"family: bert", "spec.model.config.layers: required"},
+      {"family: bert config { layers: 1 heads: 3 width: 8 context: 4 vocabulary: 9 }",
+       "spec.model.config.heads: 3"},
+      {"family: bert config { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 9 towers: 3 }",
+       "spec.model.config.towers"},
+      {"family: bert config { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 9 positions: 3 }",
+       "spec.model.config.positions: must be from 4"},
+      {"family: bert config { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 9 intermediate: 0 }",
+       "spec.model.config.intermediate"},
+      {"family: bert config { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 9 outputs: 2 }",
+       "spec.model.config.outputs"},
+      {"family: bert config { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 9 } loss { type: InfoNCE }",
+       "set spec.model.config.towers to 2"},
+      {"family: bert config { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 9 towers: 2 } loss { type: "
+       "CrossEntropy }",
+       "spec.model.loss.type"},
+      {"family: bert config { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 9 towers: 2 } loss { type: "
+       "InfoNCE temperature: 0 }",
+       "spec.model.loss.temperature"},
       {"family: gpt2", "spec.model.config.layers"},
       {"family: gpt2 config { layers: 1 heads: 3 width: 8 context: 4 vocabulary: 9 }",
        "spec.model.config.heads: 3"},

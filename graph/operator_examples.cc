@@ -86,6 +86,16 @@ void AddReductions(std::vector<OperatorExample>& examples) {
     const v1::ValueRef target = graph.Placeholder("target", v1::INT64, {Batch(4)});
     return Ending{graph.Add("example", "aten.cross_entropy_loss", {Read(rows), Read(target)}), {}};
   }));
+  examples.push_back(Unary("aten.sum.dim_IntList", {Batch(), 6}, {Sizes({1}), Bool(false)}));
+  examples.push_back(Unary("aten.linalg_vector_norm", {Batch(), 4, 1}, {Int(2), Sizes({2}), Bool(true)}));
+  // Some targets are ignored.
+  examples.push_back(Example("aten.cross_entropy_loss", [](GraphBuilder& graph, const v1::ValueRef& x) {
+    const v1::ValueRef rows = graph.Add("rows", "aten.view", {Read(x), Sizes({Batch(4), 6})});
+    const v1::ValueRef target = graph.Placeholder("target", v1::INT64, {Batch(4)});
+    return Ending{
+        graph.Add("example", "aten.cross_entropy_loss", {Read(rows), Read(target), None(), Int(1), Int(2)}),
+        {}};
+  }));
   examples.push_back(Example("aten.mse_loss", [](GraphBuilder& graph, const v1::ValueRef& x) {
     const v1::ValueRef target = graph.Placeholder("target", v1::FLOAT32, {Batch(), 4, 6});
     return Ending{graph.Add("example", "aten.mse_loss", {Read(x), Read(target)}), {}};
@@ -100,8 +110,9 @@ void AddElementwise(std::vector<OperatorExample>& examples) {
   examples.push_back(Unary("aten.relu", same));
   examples.push_back(Unary("aten.tanh", same));
   examples.push_back(Unary("aten.mul.Scalar", same, {Double(0.5)}));
+  examples.push_back(Unary("aten.clamp_min", same, {Double(0.1)}));
   examples.push_back(Unary("fusion.codec", same, {Text("int8")}));
-  for (const char* type : {"aten.add.Tensor", "aten.mul.Tensor"}) {
+  for (const char* type : {"aten.add.Tensor", "aten.mul.Tensor", "aten.div.Tensor"}) {
     examples.push_back(Example(type, [&](GraphBuilder& graph, const v1::ValueRef& x) {
       const v1::ValueRef row = graph.Variable("row", {6}, Normal(1));
       return Ending{graph.Add("example", type, {Read(x), Read(row)}), same};
@@ -111,6 +122,43 @@ void AddElementwise(std::vector<OperatorExample>& examples) {
     const v1::ValueRef ones = graph.Add("ones", "aten.ones", {Sizes({4, 6})}, {{"dtype", Type(v1::BOOL)}});
     const v1::ValueRef mask = graph.Add("mask", "aten.triu", {Read(ones), Int(1)});
     return Ending{graph.Add("example", "aten.masked_fill.Scalar", {Read(x), Read(mask), Double(-2)}), same};
+  }));
+}
+
+void AddMasks(std::vector<OperatorExample>& examples) {
+  examples.push_back(Example("aten.eq.Scalar", [](GraphBuilder& graph, const v1::ValueRef& x) {
+    const v1::ValueRef ids = graph.Placeholder("ids", v1::INT64, {Batch(), 4});
+    const v1::ValueRef padding = graph.Add("example", "aten.eq.Scalar", {Read(ids), Int(0)});
+    const v1::ValueRef mask = graph.Add("mask", "aten.view", {Read(padding), Sizes({Batch(), 4, 1})});
+    return Ending{graph.Add("filled", "aten.masked_fill.Scalar", {Read(x), Read(mask), Double(0)}),
+                  {Batch(), 4, 6}};
+  }));
+  examples.push_back(Example("aten.zeros", [](GraphBuilder& graph, const v1::ValueRef& x) {
+    const v1::ValueRef zeros = graph.Add("example", "aten.zeros", {Sizes({Batch(), 1, 6})});
+    return Ending{graph.Add("added", "aten.add.Tensor", {Read(x), Read(zeros)}), {Batch(), 4, 6}};
+  }));
+  // Attention of which some keys are padding, as bert's.
+  examples.push_back(
+      Example("aten.scaled_dot_product_attention", [](GraphBuilder& graph, const v1::ValueRef& x) {
+        const v1::ValueRef zeros = graph.Add("zeros", "aten.zeros", {Sizes({Batch(), 1, 1, 4})});
+        const v1::ValueRef ids = graph.Placeholder("ids", v1::INT64, {Batch(), 1, 1, 4});
+        const v1::ValueRef padding = graph.Add("padding", "aten.eq.Scalar", {Read(ids), Int(1)});
+        const v1::ValueRef mask =
+            graph.Add("mask", "aten.masked_fill.Scalar", {Read(zeros), Read(padding), Double(-1e30)});
+        const v1::ValueRef split = graph.Add("heads.view", "aten.view", {Read(x), Sizes({Batch(), 4, 2, 3})});
+        const v1::ValueRef heads = graph.Add("heads", "aten.transpose.int", {Read(split), Int(1), Int(2)});
+        return Ending{graph.Add("example", "aten.scaled_dot_product_attention",
+                                {Read(heads), Read(heads), Read(heads), Read(mask)}),
+                      {Batch(), 2, 4, 3}};
+      }));
+  // As many classes as samples, as InfoNCE has them.
+  examples.push_back(Example("aten.arange", [](GraphBuilder& graph, const v1::ValueRef& x) {
+    const v1::ValueRef rows = graph.Add("rows", "aten.reshape", {Read(x), Sizes({Batch(), 24})});
+    const v1::ValueRef columns = graph.Add("columns", "aten.transpose.int", {Read(rows), Int(0), Int(1)});
+    const v1::ValueRef products = graph.Add("products", "aten.matmul", {Read(rows), Read(columns)});
+    const v1::ValueRef own =
+        graph.Add("example", "aten.arange", {Size(Batch())}, {{"dtype", Type(v1::INT64)}});
+    return Ending{graph.Add("contrast", "aten.cross_entropy_loss", {Read(products), Read(own)}), {}};
   }));
 }
 
@@ -162,6 +210,7 @@ std::vector<OperatorExample> OperatorExamples() {
   AddProducts(examples);
   AddReductions(examples);
   AddElementwise(examples);
+  AddMasks(examples);
   AddMemory(examples);
   return examples;
 }

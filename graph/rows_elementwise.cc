@@ -74,6 +74,19 @@ Specs CodecShapes(const Call& call) {
   return std::vector<v1::TensorSpec>{value};
 }
 
+/// The quotient needs both operands for the divisor's gradient, the divisor alone for its own.
+SavedValues SavedByQuotient(const Execution& e) {
+  SavedValues saved;
+  if (e.Gradient("other")) saved.arguments.push_back("self");
+  if (e.Gradient("self") || e.Gradient("other")) saved.arguments.push_back("other");
+  return saved;
+}
+
+Specs EqualShapes(const Call& call) {
+  const v1::TensorSpec& self = call.Tensor("self");
+  return std::vector<v1::TensorSpec>{MakeSpec(v1::BOOL, ShapeFrom(self))};
+}
+
 SavedValues SavedInput(const Execution& e) {
   return e.Gradient("self") ? SavedValues{.arguments = {"self"}} : SavedValues();
 }
@@ -115,6 +128,21 @@ constexpr OperatorRow kRows[] = {
      .summary = "self x a constant",
      .shapes = LikeSelf,
      .cost = [](const Execution& e) { return UnaryCost(e, "self", 1, 1, false); }},
+    {.schema = "div.Tensor(Tensor self, Tensor other) -> Tensor",
+     .summary = "self / other, broadcast",
+     .shapes = BinaryShapes,
+     .cost = [](const Execution& e) { return BinaryCost(e, true); },
+     .saves = SavedByQuotient},
+    {.schema = "clamp_min(Tensor self, Scalar min) -> Tensor",
+     .summary = "max(self, min)",
+     .shapes = LikeSelf,
+     .cost = [](const Execution& e) { return UnaryCost(e, "self", 1, 1, true); },
+     .saves = SavedInput},
+    {.schema = "eq.Scalar(Tensor self, Scalar other) -> Tensor",
+     .summary = "where self is a constant",
+     .differentiable = false,
+     .shapes = EqualShapes,
+     .cost = [](const Execution& e) { return UnaryCost(e, "self", 1, 0, false); }},
     {.schema = "masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor",
      .summary = "value where mask, else self",
      .shapes = MaskedFillShapes,

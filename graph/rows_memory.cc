@@ -175,7 +175,7 @@ constexpr OperatorRow kRows[] = {
     {.schema =
          "embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, "
          "bool sparse=False) -> Tensor",
-     .summary = "rows of weight",
+     .summary = "rows of weight; row padding_idx gets no gradient",
      .kind = OperatorClass::kMemory,
      .shapes = EmbeddingShapes,
      .cost = EmbeddingCost,
@@ -239,6 +239,16 @@ constexpr OperatorRow kRows[] = {
     {.schema = "ones(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, "
                "bool? pin_memory=None) -> Tensor",
      .summary = "ones",
+     .kind = OperatorClass::kMemory,
+     .differentiable = false,
+     .shapes =
+         [](const Call& call) {
+           return Created(call, "size", call.Has("dtype") ? call.Type("dtype") : v1::FLOAT32);
+         },
+     .cost = CreateCost},
+    {.schema = "zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, "
+               "bool? pin_memory=None) -> Tensor",
+     .summary = "zeros",
      .kind = OperatorClass::kMemory,
      .differentiable = false,
      .shapes =

@@ -65,6 +65,44 @@ OperatorCost SoftmaxCost(const Execution& e) {
   return cost;
 }
 
+/// The shape without the dimensions of argument 'dim'; all of them where it is none.
+Specs ReducedShapes(const Call& call) {
+  if (auto status = CheckFloating(call, "self"); !status.ok()) return status;
+  if (call.Has("dtype")) return absl::InvalidArgumentError("argument 'dtype' must be none");
+  const Shape shape = ShapeFrom(call.Tensor("self"));
+  std::vector<bool> reduced(shape.size(), !call.Has("dim") || call.Sizes("dim").empty());
+  if (call.Has("dim")) {
+    for (const v1::AffineInt& dim : call.Sizes("dim")) {
+      if (dim.times_batch() != 0) return absl::InvalidArgumentError("argument 'dim' must be constants");
+      auto axis = NormalizeAxis(dim.value(), shape.size());
+      if (!axis.ok()) return axis.status();
+      if (reduced[*axis]) {
+        return absl::InvalidArgumentError(absl::StrCat("argument 'dim' has dimension ", *axis, " twice"));
+      }
+      reduced[*axis] = true;
+    }
+  }
+  Shape kept;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (!reduced[i]) kept.push_back(shape[i]);
+    if (reduced[i] && call.Bool("keepdim")) kept.push_back(1);
+  }
+  return std::vector<v1::TensorSpec>{MakeSpec(call.Tensor("self").dtype(), kept)};
+}
+
+/// `forward` and `backward` operations an element of the input.
+OperatorCost ReducedCost(const Execution& e, double forward, double backward) {
+  OperatorCost cost;
+  cost.output_bytes = e.OutputBytes();
+  cost.forward_flops = forward * e.Elements("self");
+  cost.forward_bytes = e.Bytes("self") + cost.output_bytes;
+  if (e.Gradient("self")) {
+    cost.backward_flops = backward * e.Elements("self");
+    cost.backward_bytes = (backward > 0 ? 2 : 1) * e.Bytes("self") + cost.output_bytes;
+  }
+  return cost;
+}
+
 absl::Status CheckReduction(const Call& call) {
   const int64_t reduction = call.Int("reduction");
   if (reduction == 1 || reduction == 2) return absl::OkStatus();
@@ -138,9 +176,25 @@ constexpr OperatorRow kRows[] = {
      .shapes = SoftmaxShapes,
      .cost = SoftmaxCost,
      .saves = [](const Execution& e) { return SavedValues{.outputs = e.Gradient("self")}; }},
+    {.schema = "sum.dim_IntList(Tensor self, int[]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> "
+               "Tensor",
+     .summary = "sum along dim",
+     .kind = OperatorClass::kReduction,
+     .shapes = ReducedShapes,
+     .cost = [](const Execution& e) { return ReducedCost(e, 1, 0); }},
+    {.schema = "linalg_vector_norm(Tensor self, Scalar ord=2, int[]? dim=None, bool keepdim=False, *, "
+               "ScalarType? dtype=None) -> Tensor",
+     .summary = "length of the vectors along dim",
+     .kind = OperatorClass::kReduction,
+     .shapes = ReducedShapes,
+     .cost = [](const Execution& e) { return ReducedCost(e, 2, 2); },
+     .saves =
+         [](const Execution& e) {
+           return e.Gradient("self") ? SavedValues{.arguments = {"self"}, .outputs = true} : SavedValues();
+         }},
     {.schema = "cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, "
                "SymInt ignore_index=-100, float label_smoothing=0.0) -> Tensor",
-     .summary = "-log softmax(self) at the target class",
+     .summary = "-log softmax(self) at the target class, over the targets that are not ignore_index",
      .kind = OperatorClass::kReduction,
      .shapes = CrossEntropyShapes,
      .cost = CrossEntropyCost,

@@ -30,7 +30,8 @@ const std::map<Model::Family, FamilyFields>& Families() {
   static const auto& families = *new std::map<Model::Family, FamilyFields>{
       {Model::gpt2, {{"layers", "heads", "width", "context", "vocabulary"}, {"dropout"}}},
       {Model::bert,
-       {{"layers", "heads", "width", "context", "vocabulary"}, {"dropout", "intermediate", "towers"}}},
+       {{"layers", "heads", "width", "context", "vocabulary"},
+        {"dropout", "intermediate", "towers", "positions"}}},
       {Model::mlp, {{"inputs", "outputs"}, {"hidden", "activation"}}},
       {Model::resnet,
        {{"classes"}, {"depth", "blocks", "bottleneck", "width", "imageSize", "channels", "stem"}}},
@@ -84,6 +85,7 @@ void CheckConfig(Model::Family family, const ModelConfig& config, FieldErrors* e
 
 Loss::Type EffectiveLoss(const Model& model) {
   if (model.loss().has_type()) return model.loss().type();
+  if (model.family() == Model::bert && model.config().towers() == 2) return Loss::InfoNCE;
   return model.family() == Model::mlp ? Loss::MeanSquaredError : Loss::CrossEntropy;
 }
 
@@ -98,6 +100,22 @@ void CheckLoss(const Model& model, FieldErrors* errors) {
   if (model.family() == Model::resnet && loss == Loss::MeanSquaredError) {
     errors->push_back(
         {"spec.model.loss.type", "MeanSquaredError does not fit family resnet; use CrossEntropy"});
+  }
+  if (loss == Loss::InfoNCE && model.family() != Model::bert) {
+    errors->push_back(
+        {"spec.model.loss.type", absl::StrCat("InfoNCE compares two texts and is of family bert, not of ",
+                                              Model::Family_Name(model.family()))});
+  }
+  if (model.family() == Model::bert && (loss == Loss::InfoNCE) != (model.config().towers() == 2)) {
+    errors->push_back(
+        {"spec.model.config.towers",
+         absl::StrCat("must be ", loss == Loss::InfoNCE ? 2 : 1, " for loss ", Loss::Type_Name(loss),
+                      ": CrossEntropy predicts masked tokens of one text, ", "InfoNCE compares two")});
+  }
+  if (model.config().has_positions() && model.config().positions() < model.config().context()) {
+    errors->push_back(
+        {"spec.model.config.positions",
+         absl::StrCat("is ", model.config().positions(), ", less than context ", model.config().context())});
   }
   if (model.family() == Model::mlp && loss == Loss::CrossEntropy && model.config().has_outputs() &&
       model.config().outputs() < 2) {
@@ -144,7 +162,7 @@ FieldErrors CheckModel(const Model& model) {
   if (model.has_family() == model.has_graph()) {
     errors.push_back({"spec.model", model.has_family()
                                         ? "has both family and graph; give one of them"
-                                        : "has neither family nor graph; give a family: gpt2 or mlp"});
+                                        : "has neither family nor graph; give a family: gpt2, bert or mlp"});
     return errors;
   }
   if (!model.has_family()) {
@@ -175,10 +193,14 @@ FieldErrors CheckData(const FusionJobSpec& spec) {
   if (data.has_scale() && data.kind() != Data::images) {
     errors.push_back({"spec.data.scale", absl::StrCat("is of images, not of ", kind, "; leave it out")});
   }
+  if (data.has_tokenizer() && data.kind() != Data::textPairs) {
+    errors.push_back(
+        {"spec.data.tokenizer", absl::StrCat("is of textPairs, not of ", kind, "; leave it out")});
+  }
   if (!spec.model().has_family() || data.kind() == Data::synthetic) return errors;
-  static const auto& kinds = *new std::map<Model::Family, std::vector<Data::Kind>>{
+  const std::map<Model::Family, std::vector<Data::Kind>> kinds = {
       {Model::gpt2, {Data::text}},
-      {Model::bert, {Data::text, Data::textPairs}},
+      {Model::bert, {spec.model().config().towers() == 2 ? Data::textPairs : Data::text}},
       {Model::mlp, {Data::table}},
       {Model::resnet, {Data::images}},
   };
@@ -188,8 +210,8 @@ FieldErrors CheckData(const FusionJobSpec& spec) {
                       absl::StrCat(kind, " does not fit family ", Model::Family_Name(spec.model().family()),
                                    "; use ", Data::Kind_Name(fitting.front()))});
   }
-  if (data.kind() == Data::text && spec.model().config().has_vocabulary() &&
-      spec.model().config().vocabulary() < 256) {
+  const bool bytes = (data.kind() == Data::text || data.kind() == Data::textPairs) && !data.has_tokenizer();
+  if (bytes && spec.model().config().has_vocabulary() && spec.model().config().vocabulary() < 256) {
     errors.push_back({"spec.model.config.vocabulary", absl::StrCat("is ", spec.model().config().vocabulary(),
                                                                    "; text is read as bytes and needs 256")});
   }
@@ -217,6 +239,13 @@ FieldErrors CheckTask(const FusionJobSpec& spec) {
   if (batch.has_global() && batch.has_micro() && batch.global() % batch.micro() != 0) {
     errors.push_back({"spec.training.batch.micro",
                       absl::StrCat("is ", batch.micro(), ", which does not divide global ", batch.global())});
+  }
+  if (batch.has_micro() && batch.micro() < 2 && EffectiveLoss(spec.model()) == Loss::InfoNCE) {
+    errors.push_back(
+        {"spec.training.batch.micro",
+         absl::StrCat("is ", batch.micro(),
+                      "; the negatives of InfoNCE are the other pairs of the micro-batch, so give "
+                      "2 or more")});
   }
   return errors;
 }

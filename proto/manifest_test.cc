@@ -76,6 +76,20 @@ struct Malformed {
   const char* message;
 };
 
+TEST(Manifest, InfoNceNeedsNegatives) {
+  std::string job = kJob;
+  for (const auto& [from, to] : {std::pair("family: gpt2", "family: bert"),
+                                 {"layers: 2", "towers: 2, layers: 2"},
+                                 {"kind: text", "kind: textPairs"},
+                                 {"micro: 2", "micro: 1"}}) {
+    job.replace(job.find(from), std::string(from).size(), to);
+  }
+  EXPECT_THAT(Errors(ParseManifest({{"job.yaml", job}, {"nodes.yaml", kCompnodes}})),
+              HasSubstr("spec.training.batch.micro: is 1; the negatives of InfoNCE"));
+  job.replace(job.find("micro: 1"), 8, "micro: 4");
+  EXPECT_EQ(Errors(ParseManifest({{"job.yaml", job}, {"nodes.yaml", kCompnodes}})), "");
+}
+
 // Each is a mistake that a user can make; together they are the corpus of design issue "bad input".
 TEST(Manifest, EachMistakeIsNamedByItsField) {
   const std::vector<Malformed> cases = {
@@ -88,9 +102,22 @@ TEST(Manifest, EachMistakeIsNamedByItsField) {
       {"infinite", "learningRate: 1e-3", "learningRate: .inf", "spec.training.optimizer.learningRate",
        "not infinity"},
       {"unknown family", "family: gpt2", "family: gpt5", "spec.model.family", "must be one of"},
-      {"a family that comes later", "{layers: 2, heads: 2, width: 16, context: 8, vocabulary: 256}",
+      {"loss of pairs", "{layers: 2, heads: 2, width: 16, context: 8, vocabulary: 256}",
        "{layers: 2, heads: 2, width: 16, context: 8, vocabulary: 256}\n    loss: {type: InfoNCE}",
-       "spec.model.loss.type", "not supported yet"},
+       "spec.model.loss.type", "is of family bert, not of gpt2"},
+      {"loss of pairs with one tower", "family: gpt2", "family: bert\n    loss: {type: InfoNCE}",
+       "spec.model.config.towers", "must be 2 for loss InfoNCE"},
+      {"loss of one tower with two", "family: gpt2\n    config: {",
+       "family: bert\n    loss: {type: CrossEntropy}\n    config: {towers: 2, ", "spec.model.config.towers",
+       "must be 1 for loss CrossEntropy"},
+      {"one text for two towers", "family: gpt2\n    config: {", "family: bert\n    config: {towers: 2, ",
+       "spec.data.kind", "text does not fit family bert; use textPairs"},
+      {"fewer positions than tokens", "family: gpt2\n    config: {",
+       "family: bert\n    config: {positions: 4, ", "spec.model.config.positions", "less than context 8"},
+      {"tokens of another family", "uri: text.txt", "uri: text.txt, tokenizer: {uri: vocab.txt}",
+       "spec.data.tokenizer", "is of textPairs, not of text"},
+      {"a tokenizer without file", "uri: text.txt", "uri: text.txt, tokenizer: {lowercase: false}",
+       "spec.data.tokenizer.uri", "is required"},
       {"unknown field", "steps: 10", "steps: 10\n    epochs: 3", "spec.training.epochs", "unknown field"},
       {"misspelt field", "learningRate: 1e-3", "learningrate: 1e-3", "spec.training.optimizer.learningrate",
        "did you mean learningRate?"},

@@ -65,10 +65,36 @@ spec:
 )" + Compnodes(compnodes);
 }
 
+/// One tower predicts masked bytes of text.txt; two compare the halves of its records. `placement` is empty
+/// or YAML.
+std::string BertJob(int towers, int compnodes, const std::string& placement) {
+  return R"(apiVersion: fusion.dev/v1alpha1
+kind: FusionJob
+metadata: {name: job}
+spec:
+  model:
+    family: bert
+    config: {layers: 2, heads: 2, width: 16, context: 16, vocabulary: 257, dropout: 0.1, towers: )" +
+         std::to_string(towers) + R"(}
+  data: {kind: )" +
+         (towers == 2 ? "textPairs" : "text") + R"(, uri: text.txt}
+  training:
+    steps: 20
+    batch: {global: 12, micro: 4}
+    seed: 3
+    optimizer: {type: AdamW, learningRate: 1e-3}
+    validation: {batches: 2}
+  communication: {compression: {type: None}}
+)" + placement +
+         Compnodes(compnodes);
+}
+
 void WriteData(const ScratchFolder& folder) {
   std::mt19937 random(7);
   std::string text;
-  for (int i = 0; i < 20000; ++i) text += static_cast<char>('a' + random() % 26);
+  for (int i = 0; i < 20000; ++i) {
+    text += i % 50 == 49 ? std::string("\n%\n") : std::string(1, static_cast<char>('a' + random() % 26));
+  }
   testing::WriteFile(folder / "text.txt", text);
   std::string table = "a,b,c,target\n";
   for (int i = 0; i < 200; ++i) {
@@ -162,6 +188,62 @@ TEST_P(Cuts, EveryCutGivesTheBitsOfTheUncutRun) {
     EXPECT_EQ(Losses(folder / (name + "/job/metrics.jsonl")), expected);
   }
 }
+
+/// The object that `run -o json` ends with, of a run that succeeds.
+json RunJob(const ScratchFolder& folder, const std::string& job, const std::string& name,
+            const std::vector<std::string>& more = {}) {
+  testing::WriteFile(folder / (name + ".yaml"), job);
+  std::vector<std::string> words = {kFusionctl,  "run",         "-f", folder / (name + ".yaml"),
+                                    "--workdir", folder / name, "-o", "json"};
+  words.insert(words.end(), more.begin(), more.end());
+  const ProcessResult result = testing::Run(words, folder.path(), std::chrono::seconds(240));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return json::parse(result.out, nullptr, /*allow_exceptions=*/false);
+}
+
+/// Each tower on the compnode of whoever owns its texts.
+constexpr char kTowersApart[] = R"(  placement:
+    pins:
+      - {operators: "input|anchor.*", compnode: n0}
+      - {operators: "label|positive.*|similarity*|loss*", compnode: n1}
+)";
+
+class BertCuts : public ::testing::TestWithParam<int> {};
+
+TEST_P(BertCuts, TrainsAndEvaluatesWithTheBitsOfTheUncutRun) {
+  const int towers = GetParam();
+  ScratchFolder folder;
+  WriteData(folder);
+  const json uncut = RunJob(folder, BertJob(towers, 1, ""), "uncut");
+  ASSERT_TRUE(uncut.is_object());
+  const std::vector<std::string> expected = Losses(folder / "uncut/job/metrics.jsonl");
+  ASSERT_EQ(expected.size(), 20u);
+  EXPECT_NE(expected.front(), expected.back());
+
+  json cut;
+  if (towers == 2) {
+    cut = RunJob(folder, BertJob(2, 2, kTowersApart), "cut");
+  } else {
+    std::mt19937 random(11);
+    const json plan = json::parse(testing::ReadFile(uncut.at("plan").get<std::string>()));
+    testing::WriteFile(folder / "plan.json", Cut(plan, 4, 3, random).dump());
+    cut = RunJob(folder, BertJob(1, 3, ""), "cut", {"--plan", folder / "plan.json"});
+  }
+  ASSERT_TRUE(cut.is_object());
+  EXPECT_EQ(Losses(folder / "cut/job/metrics.jsonl"), expected);
+  EXPECT_EQ(cut.at("validationLoss").dump(), uncut.at("validationLoss").dump());
+
+  std::string evaluation = BertJob(towers, 1, "");
+  evaluation.replace(
+      evaluation.find("  model:\n"), 9,
+      "  task: Evaluate\n  model:\n    initFrom: {uri: " + cut.at("checkpoint").get<std::string>() + "}\n");
+  const json evaluated = RunJob(folder, evaluation, "evaluated");
+  ASSERT_TRUE(evaluated.is_object());
+  EXPECT_EQ(evaluated.at("validationLoss").dump(), uncut.at("validationLoss").dump());
+}
+
+INSTANTIATE_TEST_SUITE_P(Towers, BertCuts, ::testing::Values(1, 2),
+                         [](const auto& info) { return info.param == 2 ? "Pairs" : "MaskedTokens"; });
 
 INSTANTIATE_TEST_SUITE_P(Families, Cuts, ::testing::Values("mlp", "gpt2"),
                          [](const auto& info) { return info.param; });

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,11 @@ struct BatchSlice {
   int64_t first = 0;
   int64_t count = 0;
 };
+
+/// Number of the slice's global batch's first sample, counted over all batches of its kind.
+inline int64_t SampleIndex(const BatchSlice& slice, int64_t global_batch) {
+  return (slice.training ? slice.batch - 1 : slice.batch) * global_batch;
+}
 
 /// What shapes the batches, beside the file itself.
 struct DatasetOptions {
@@ -49,6 +55,36 @@ class Dataset {
 absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const DatasetOptions& options, int64_t context,
                                                   int64_t vocabulary);
 
+/// Masked language modelling over the windows of OpenText: the last id of the vocabulary is [MASK], bytes are
+/// below it. input = the window with some tokens hidden, label = those tokens and -100 elsewhere
+/// (worker/data/masking.h). Errors: those of OpenText.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenMaskedText(const DatasetOptions& options, int64_t context,
+                                                        int64_t vocabulary);
+
+/// What fills a text up to `context` tokens.
+inline constexpr int64_t kPaddingToken = 0;
+
+struct PairOptions {
+  int64_t context = 0;
+  int64_t vocabulary = 0;
+  std::string tokenizer =
+      {};  ///< path of a vocab.txt (worker/data/word_piece.h); empty: bytes are the tokens
+  bool lowercase = true;
+};
+
+/// Pairs of worker/data/text_pairs.h. Each epoch reads the training pairs in an order of its own, validation
+/// pairs are spread evenly over the validation part. input = the first texts, label = the second, both int64
+/// [B, context], cut to the context and padded with kPaddingToken. Errors: a missing file, fewer than two
+/// records, an empty validation part, a byte that is 0 or not below `vocabulary`, a tokenizer that does not
+/// fit.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenTextPairs(const DatasetOptions& options,
+                                                       const PairOptions& pairs);
+
+/// Made from the seed, for any family: chains of tokens (gpt2, bert), pairs of texts on one topic (bert with
+/// two towers), columns with a function of them (mlp), patterns with noise (resnet). Every batch is new.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const DatasetOptions& options,
+                                                       const v1alpha1::Model& model);
+
 struct TableOptions {
   std::string target =
       {};  ///< the target column; empty: the last `outputs` columns (the last one for classes)
@@ -67,6 +103,11 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenTable(const DatasetOptions& options
 /// The dataset of `spec.data`, with relative paths seen from `base_directory`. Errors name the field.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1alpha1::FusionJobSpec& spec,
                                                      const std::string& base_directory);
+
+/// Counted targets of a slice, by which the losses of a step's micro-batches are weighted: masked positions
+/// for masked language modelling, else samples. Reads no file, so that the stage of the loss needs none.
+using TargetCounter = std::function<int64_t(const BatchSlice&)>;
+TargetCounter TargetsOf(const v1alpha1::FusionJobSpec& spec);
 
 /// Global batches in one validation: 0 where the job has none.
 int64_t ValidationBatches(const v1alpha1::FusionJobSpec& spec);

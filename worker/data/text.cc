@@ -84,7 +84,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const DatasetOptions& options,
   });
   if (outside != bytes.end()) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "data.uri: byte %d at offset %d of %s is not below model.config.vocabulary %d; raw bytes need 256",
+        "data.uri: byte %d at offset %d of %s is not below %d, the ids that model.config.vocabulary has for "
+        "text; raw bytes need 256, and bert one more for [MASK]",
         std::to_integer<int>(*outside), outside - bytes.begin(), options.path, vocabulary));
   }
   return std::make_unique<TextDataset>(*std::move(file), options, context, training);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "graph/autocast.h"
 #include "graph/builder.h"
@@ -226,6 +227,49 @@ TEST(EngineCutTest, MixedPrecisionIsBitEqual) {
     const auto bf16 = graph::Autocast(*fp32);
     ASSERT_TRUE(bf16.ok()) << bf16.status();
     CheckRandomCuts(model, *bf16, /*cuts=*/20);
+  }
+}
+
+TEST(EngineCutTest, TiedBertWithDropoutIsBitEqual) {
+  const v1alpha1::Model model = SmallBert(1, 0.1);
+  const Coverage coverage = CheckRandomCuts(model, *graph::BuildModel(model));
+  EXPECT_GT(coverage.borrowed, 10);
+}
+
+TEST(EngineCutTest, TowersThatShareTheirWeightsAreBitEqual) {
+  const v1alpha1::Model model = SmallBert(2, 0.1);
+  const Coverage coverage = CheckRandomCuts(model, *graph::BuildModel(model));
+  EXPECT_GT(coverage.borrowed, 100);
+}
+
+// Each tower on a compnode of its own, as two owners of private texts place them.
+TEST(EngineCutTest, TowersOnTwoCompnodesAreBitEqual) {
+  const v1alpha1::Model model = SmallBert(2, 0);
+  const graph::v1::Graph graph = *graph::BuildModel(model);
+  graph::Placement placement(2);
+  graph::SubDagPlacement towers[2];
+  graph::SubDagPlacement loss;
+  for (const graph::v1::Operator& op : graph.operators()) {
+    if (op.kind() == graph::v1::Operator::VARIABLE) continue;
+    const bool first = op.name() == "input" || absl::StartsWith(op.name(), "anchor.");
+    const bool second = op.name() == "label" || absl::StartsWith(op.name(), "positive.");
+    (first ? towers[0] : second ? towers[1] : loss).operators.push_back(op.name());
+  }
+  placement[0].sub_dags = {towers[0]};
+  placement[1].sub_dags = {towers[1], loss};
+  const auto programs = graph::Slice(graph, placement);
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  ASSERT_EQ((*programs)[0].outgoing_size(), 1) << "only the embeddings cross";
+  ASSERT_EQ((*programs)[1].outgoing_size(), 0);
+  int variables = 0;
+  for (const graph::v1::Operator& op : graph.operators()) variables += op.has_variable() ? 1 : 0;
+  EXPECT_EQ((*programs)[0].lent_size(), variables) << "every weight is shared";
+  const absl::StatusOr<Trajectory> uncut = Train(model, {WholeProgram(graph)});
+  const absl::StatusOr<Trajectory> cut = Train(model, *programs);
+  ASSERT_TRUE(uncut.ok() && cut.ok()) << uncut.status() << cut.status();
+  EXPECT_EQ(cut->losses, uncut->losses);
+  for (const auto& [name, value] : uncut->variables) {
+    EXPECT_TRUE(BitEqual(cut->variables.at(name), value)) << name;
   }
 }
 

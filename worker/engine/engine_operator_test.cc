@@ -116,6 +116,20 @@ std::vector<Case> DifferentiableCases() {
       {"aten.mul.Tensor", {Real({3, 4}), Real({3, 1})}, {Value("a"), Value("b")}, {Real({3, 4})}, {}, {}},
       {"aten.mul.Tensor", {Real({3, 4})}, {Value("a"), Value("a")}, {Real({3, 4})}, {}, {}},
       {"aten.mul.Scalar", {Real({3, 4})}, {Value("a"), Double(-0.3)}, {Real({3, 4})}, {}, {}},
+      {"aten.div.Tensor", {Real({3, 4}), Real({3, 1})}, {Value("a"), Value("b")}, {Real({3, 4})}, {}, {}},
+      {"aten.clamp_min", {Real({3, 4})}, {Value("a"), Double(-0.3)}, {Real({3, 4})}, {}, {}},
+      {"aten.sum.dim_IntList",
+       {Real({2, 3, 4})},
+       {Value("a"), Sizes({1}), graph::Bool(false)},
+       {Real({2, 4})},
+       {},
+       {}},
+      {"aten.linalg_vector_norm",
+       {Real({3, 4})},
+       {Value("a"), Int(2), Sizes({1}), graph::Bool(true)},
+       {Real({3, 1})},
+       {},
+       {}},
       {"aten.masked_fill.Scalar",
        {Real({2, 3, 3}), mask},
        {Value("a"), Value("b"), Double(-9)},
@@ -146,6 +160,12 @@ std::vector<Case> DifferentiableCases() {
        {Real({1, 2, 3, 4})},
        {},
        {}},
+      {"aten.scaled_dot_product_attention",
+       {Real({1, 2, 3, 4}), Real({1, 2, 3, 4}), Real({1, 2, 3, 4}), Spec(graph::v1::BOOL, {1, 1, 1, 3})},
+       {Value("a"), Value("b"), Value("c"), Value("d")},
+       {Real({1, 2, 3, 4})},
+       {},
+       {{"d", BoolTensor({1, 1, 1, 3}, {1, 1, 0})}}},
       {"aten.view", {Real({3, 4})}, {Value("a"), Sizes({2, 6})}, {Real({2, 6})}, {}, {}},
       {"aten.reshape", {Real({3, 4})}, {Value("a"), Sizes({2, 6})}, {Real({2, 6})}, {}, {}},
       {"aten.contiguous", {Real({3, 4})}, {Value("a")}, {Real({3, 4})}, {}, {}},
@@ -164,6 +184,12 @@ std::vector<Case> DifferentiableCases() {
        {Real({2, 3, 2})},
        {},
        {{"b", LongTensor({2, 3}, {0, 4, 4, 1, 0, 2})}}},
+      {"aten.embedding",
+       {Real({5, 2}), ids},
+       {Value("a"), Value("b"), Int(3)},
+       {Real({2, 3, 2})},
+       {},
+       {{"b", LongTensor({2, 3}, {0, 4, 4, 1, 0, 2})}}},
       {"aten.triu", {Real({3, 3})}, {Value("a"), Int(1)}, {Real({3, 3})}, {}, {}},
       {"aten.layer_norm",
        {Real({3, 4}), Real({4}), Real({4})},
@@ -178,6 +204,12 @@ std::vector<Case> DifferentiableCases() {
        {Real({})},
        {},
        {{"b", LongTensor({4}, {0, 2, 1, 2})}}},
+      {"aten.cross_entropy_loss",
+       {Real({4, 3}), classes},
+       {Value("a"), Value("b"), None(), Int(1), Int(-100)},
+       {Real({})},
+       {},
+       {{"b", LongTensor({4}, {0, -100, 1, -100})}}},
       {"aten.mse_loss", {Real({3, 4}), Real({3, 4})}, {Value("a"), Value("b")}, {Real({})}, {}, {}},
   };
 }
@@ -258,8 +290,8 @@ TEST(EngineOperatorTest, GradientsAgreeWithCentralDifferences) {
 }
 
 TEST(EngineOperatorTest, EveryRegisteredOperatorIsTested) {
-  std::set<std::string> tested = {"aten.arange", "aten.ones", "fusion.dropout_mask",
-                                  "fusion.codec"};  // below
+  std::set<std::string> tested = {"aten.arange", "aten.eq.Scalar",      "aten.ones",
+                                  "aten.zeros",  "fusion.dropout_mask", "fusion.codec"};  // below
   for (const Case& c : DifferentiableCases()) {
     tested.insert(c.type);
   }
@@ -313,6 +345,53 @@ TEST(EngineOperatorTest, CreatorsFollowTheMicroBatch) {
                {{"dtype", graph::Type(graph::v1::FLOAT32)}}, Spec(graph::v1::FLOAT32, {-2, 2}), pass, 0);
   ASSERT_TRUE(ones.ok()) << ones.status();
   EXPECT_TRUE(BitEqual(*ones, FloatTensor({6, 2}, std::vector<float>(12, 1))));
+  const auto zeros =
+      Evaluate("aten.zeros", {graph::Sizes({2, graph::Batch()})}, {{"dtype", graph::Type(graph::v1::INT64)}},
+               Spec(graph::v1::INT64, {2, -1}), pass, 0);
+  ASSERT_TRUE(zeros.ok()) << zeros.status();
+  EXPECT_TRUE(BitEqual(*zeros, LongTensor({2, 3}, std::vector<int64_t>(6, 0))));
+  const auto classes =
+      Evaluate("aten.arange", {graph::Size(graph::Batch())}, {{"dtype", graph::Type(graph::v1::INT64)}},
+               Spec(graph::v1::INT64, {-1}), pass, 0);
+  ASSERT_TRUE(classes.ok()) << classes.status();
+  EXPECT_TRUE(BitEqual(*classes, LongTensor({3}, {0, 1, 2})));
+}
+
+TEST(EngineOperatorTest, EqualityIsAMask) {
+  Graph graph;
+  AddVariable(graph, "x", Real({2, 2}), true);
+  AddVariable(graph, "ids", Spec(graph::v1::INT64, {2, 2}), false);
+  AddOperator(graph, "tested", "aten.eq.Scalar", {Value("ids"), graph::Int(7)},
+              {Spec(graph::v1::BOOL, {2, 2})});
+  AddOperator(graph, "filled", "aten.masked_fill.Scalar", {Value("x"), Value("tested"), graph::Double(100)},
+              {Real({2, 2})});
+  AddOperator(graph, "loss", "aten.sum", {Value("filled")}, {Real({})});
+  graph.mutable_loss()->set_operator_("loss");
+  const auto run = InProcessRun::Create({WholeProgram(graph)}, WithSeed(5));
+  ASSERT_TRUE(run.ok()) << run.status();
+  Engine& engine = (*run)->engine(0);
+  ASSERT_TRUE(engine.WriteVariable("x", DoubleTensor({2, 2}, {1, 2, 3, 4})).ok());
+  ASSERT_TRUE(engine.WriteVariable("ids", LongTensor({2, 2}, {7, 0, -7, 7})).ok());
+  const auto loss = (*run)->ForwardBackward(1, {MicroBatch{.feeds = {}, .samples = 1, .weight = 1}});
+  ASSERT_TRUE(loss.ok()) << loss.status();
+  EXPECT_EQ(*loss, 100 + 2 + 3 + 100);
+  EXPECT_TRUE(BitEqual(**engine.ReadGradient("x"), DoubleTensor({2, 2}, {0, 1, 1, 0})));
+}
+
+/// Not what central differences say: a padding token's row stays as it is.
+TEST(EngineOperatorTest, ThePaddingRowOfAnEmbeddingGetsNoGradient) {
+  Graph graph;
+  AddVariable(graph, "table", Real({3, 1}), true);
+  AddVariable(graph, "ids", Spec(graph::v1::INT64, {4}), false);
+  AddOperator(graph, "rows", "aten.embedding", {Value("table"), Value("ids"), graph::Int(0)}, {Real({4, 1})});
+  AddOperator(graph, "loss", "aten.sum", {Value("rows")}, {Real({})});
+  graph.mutable_loss()->set_operator_("loss");
+  const auto run = InProcessRun::Create({WholeProgram(graph)}, WithSeed(5));
+  ASSERT_TRUE(run.ok()) << run.status();
+  Engine& engine = (*run)->engine(0);
+  ASSERT_TRUE(engine.WriteVariable("ids", LongTensor({4}, {0, 1, 0, 1})).ok());
+  ASSERT_TRUE((*run)->ForwardBackward(1, {MicroBatch{.feeds = {}, .samples = 1, .weight = 1}}).ok());
+  EXPECT_TRUE(BitEqual(**engine.ReadGradient("table"), DoubleTensor({3, 1}, {0, 2, 0})));
 }
 
 TEST(EngineOperatorTest, DropoutMaskIsItsDocumentedFormula) {

@@ -240,5 +240,38 @@ TEST(EngineOracleTest, Gpt2TiedWithFusedAttention) {
   CompareWithOracle({.model = SmallGpt2(0), .training = training, .bit_equal = false});
 }
 
+TEST(EngineOracleTest, BertTiedWithDropout) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::AdamW);
+  training.mutable_optimizer()->set_learning_rate(3e-3);
+  training.mutable_optimizer()->set_weight_decay(0.1);
+  CompareWithOracle({.model = SmallBert(1, 0.1), .training = training, .bit_equal = false});
+}
+
+TEST(EngineOracleTest, BertTiedWithFusedAttention) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::Adam);
+  training.mutable_optimizer()->set_learning_rate(3e-3);
+  CompareWithOracle({.model = SmallBert(1, 0), .training = training, .bit_equal = false});
+}
+
+TEST(EngineOracleTest, BertTowersWithDropout) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::AdamW);
+  training.mutable_optimizer()->set_learning_rate(3e-3);
+  CompareWithOracle({.model = SmallBert(2, 0.1), .training = training, .bit_equal = false});
+}
+
+TEST(EngineOracleTest, BertTowersWithFusedAttentionAndATemperature) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::Adam);
+  training.mutable_optimizer()->set_learning_rate(3e-3);
+  v1alpha1::Model model = SmallBert(2, 0);
+  model.mutable_loss()->set_type(v1alpha1::Loss::InfoNCE);
+  model.mutable_loss()->set_temperature(0.2);
+  model.mutable_config()->set_positions(11);
+  CompareWithOracle({.model = model, .training = training, .bit_equal = false});
+}
+
 }  // namespace
 }  // namespace fusion::worker

@@ -76,8 +76,13 @@ int64_t PeakAfterForwards(const graph::v1::Graph& graph, int passes, int64_t sam
 
 /// One more micro-batch in flight costs what its operators save and the outputs that they keep.
 TEST(EngineRegistry, KeepsWhatTheRegistrySays) {
+  std::vector<std::pair<std::string, v1alpha1::Model>> models;
   for (const double dropout : {0.0, 0.1}) {
-    v1alpha1::Model model = SmallGpt2(dropout);
+    models.emplace_back("gpt2", SmallGpt2(dropout));
+    models.emplace_back("bert", SmallBert(1, dropout));
+    models.emplace_back("towers", SmallBert(2, dropout));
+  }
+  for (auto& [name, model] : models) {
     model.mutable_config()->set_width(64);
     model.mutable_config()->set_context(32);
     const auto graph = graph::BuildModel(model);
@@ -92,8 +97,8 @@ TEST(EngineRegistry, KeepsWhatTheRegistrySays) {
     }
     const double measured =
         static_cast<double>(PeakAfterForwards(*graph, 6, kSamples) - PeakAfterForwards(*graph, 5, kSamples));
-    EXPECT_NEAR(measured / predicted, 1, 0.01)
-        << "dropout " << dropout << ": measured " << measured << ", predicted " << predicted;
+    EXPECT_NEAR(measured / predicted, 1, 0.01) << name << " with dropout " << model.config().dropout()
+                                               << ": measured " << measured << ", predicted " << predicted;
   }
 }
 

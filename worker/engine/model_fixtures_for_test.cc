@@ -1,6 +1,7 @@
 #include "worker/engine/model_fixtures_for_test.h"
 
 #include <cmath>
+#include <functional>
 
 #include "worker/engine/random.h"
 
@@ -30,6 +31,59 @@ v1alpha1::Model SmallGpt2(double dropout) {
   return model;
 }
 
+v1alpha1::Model SmallBert(int towers, double dropout) {
+  v1alpha1::Model model = SmallGpt2(dropout);
+  model.set_family(v1alpha1::Model::bert);
+  model.mutable_config()->set_intermediate(24);
+  model.mutable_config()->set_towers(towers);
+  return model;
+}
+
+namespace {
+
+/// Each token follows from the one before; 0 is padding.
+int64_t After(int64_t token, int64_t vocabulary) { return 1 + (2 * token + 1) % (vocabulary - 1); }
+
+/// Chains of which some tokens are hidden behind the last id.
+void AddMasked(const v1alpha1::ModelConfig& config, const std::function<double()>& next, MicroBatch* batch) {
+  std::vector<int64_t> input;
+  std::vector<int64_t> label;
+  int64_t targets = 0;
+  for (int64_t s = 0; s < batch->samples; ++s) {
+    auto token = 1 + static_cast<int64_t>(next() * static_cast<double>(config.vocabulary() - 1));
+    for (int64_t t = 0; t < config.context(); ++t) {
+      const bool hidden = t == 3 || next() < 0.3;
+      input.push_back(hidden ? config.vocabulary() - 1 : token);
+      label.push_back(hidden ? token : -100);
+      targets += hidden ? 1 : 0;
+      token = After(token, config.vocabulary());
+    }
+  }
+  batch->weight = static_cast<double>(targets);
+  batch->feeds["input"] = LongTensor({batch->samples, config.context()}, input);
+  batch->feeds["label"] = LongTensor({batch->samples, config.context()}, label);
+}
+
+/// Two chains from one token, of unequal lengths.
+void AddPairs(const v1alpha1::ModelConfig& config, const std::function<double()>& next, MicroBatch* batch) {
+  std::vector<int64_t> texts[2];
+  for (int64_t s = 0; s < batch->samples; ++s) {
+    const auto first = 1 + static_cast<int64_t>(next() * static_cast<double>(config.vocabulary() - 1));
+    for (std::vector<int64_t>& text : texts) {
+      const auto length = 1 + static_cast<int64_t>(next() * static_cast<double>(config.context()));
+      int64_t token = first;
+      for (int64_t t = 0; t < config.context(); ++t) {
+        text.push_back(t < length ? token : 0);
+        token = After(token, config.vocabulary());
+      }
+    }
+  }
+  batch->feeds["input"] = LongTensor({batch->samples, config.context()}, texts[0]);
+  batch->feeds["label"] = LongTensor({batch->samples, config.context()}, texts[1]);
+}
+
+}  // namespace
+
 std::vector<MicroBatch> BatchesFor(const v1alpha1::Model& model, int64_t step) {
   std::vector<MicroBatch> batches;
   const v1alpha1::ModelConfig& config = model.config();
@@ -38,8 +92,10 @@ std::vector<MicroBatch> BatchesFor(const v1alpha1::Model& model, int64_t step) {
     const uint64_t key =
         engine::Combine(engine::Combine(99, static_cast<uint64_t>(step)), static_cast<uint64_t>(samples));
     const auto next = [&] { return engine::Uniform(engine::Bits(key, count++)); };
-    MicroBatch batch{.feeds = {}, .samples = samples, .weight = static_cast<double>(samples) / 9};
-    if (model.family() == v1alpha1::Model::gpt2) {
+    MicroBatch batch{.feeds = {}, .samples = samples, .weight = static_cast<double>(samples)};
+    if (model.family() == v1alpha1::Model::bert) {
+      config.towers() == 2 ? AddPairs(config, next, &batch) : AddMasked(config, next, &batch);
+    } else if (model.family() == v1alpha1::Model::gpt2) {
       // Each token follows from the one before, so there is something to learn.
       std::vector<int64_t> input;
       std::vector<int64_t> label;
@@ -75,6 +131,9 @@ std::vector<MicroBatch> BatchesFor(const v1alpha1::Model& model, int64_t step) {
     }
     batches.push_back(std::move(batch));
   }
+  double weights = 0;
+  for (const MicroBatch& batch : batches) weights += batch.weight;
+  for (MicroBatch& batch : batches) batch.weight /= weights;
   return batches;
 }
 

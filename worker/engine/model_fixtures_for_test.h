@@ -15,7 +15,12 @@ v1alpha1::Model SmallMlp(v1alpha1::Loss::Type loss);
 /// 2 layers, 2 heads, width 16, context 8, vocabulary 13.
 v1alpha1::Model SmallGpt2(double dropout);
 
-/// Three micro-batches of unequal size (weighted by it), the same for the same step.
+/// 2 layers, 2 heads, width 16, context 8, vocabulary 13. One tower predicts masked tokens, two compare
+/// pairs.
+v1alpha1::Model SmallBert(int towers, double dropout);
+
+/// Three micro-batches of unequal size, weighted by it (masked language modelling: by the targets), the same
+/// for the same step.
 std::vector<MicroBatch> BatchesFor(const v1alpha1::Model& model, int64_t step);
 
 }  // namespace fusion::worker

@@ -227,11 +227,197 @@ struct Gpt2 : Model {
   torch::nn::LayerNorm ln_f;
 };
 
+// BERT with transformers' module tree.
+struct BertLayer : torch::nn::Module {
+  explicit BertLayer(const v1alpha1::ModelConfig& config_)
+      : config(config_),
+        query(Linear(config.width(), config.width())),
+        keys(Linear(config.width(), config.width())),
+        values(Linear(config.width(), config.width())),
+        attended(Linear(config.width(), config.width())),
+        attended_norm(Norm(config.width())),
+        intermediate(Linear(config.width(), Inner())),
+        output(Linear(Inner(), config.width())),
+        output_norm(Norm(config.width())) {
+    const auto group = [](std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> children) {
+      auto module = std::make_shared<torch::nn::Module>();
+      for (auto& [name, child] : children) {
+        module->register_module(name, std::move(child));
+      }
+      return module;
+    };
+    register_module(
+        "attention",
+        group({{"self", group({{"query", query.ptr()}, {"key", keys.ptr()}, {"value", values.ptr()}})},
+               {"output", group({{"dense", attended.ptr()}, {"LayerNorm", attended_norm.ptr()}})}}));
+    register_module("intermediate", group({{"dense", intermediate.ptr()}}));
+    register_module("output", group({{"dense", output.ptr()}, {"LayerNorm", output_norm.ptr()}}));
+  }
+
+  static torch::nn::Linear Linear(int64_t in, int64_t out) { return torch::nn::Linear(in, out); }
+  static torch::nn::LayerNorm Norm(int64_t width) {
+    return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}).eps(1e-12));
+  }
+  int64_t Inner() const { return config.has_intermediate() ? config.intermediate() : 4 * config.width(); }
+
+  /// `mask` is undefined, or [batch, 1, 1, context]: 0, or the lowest number for padding. `module` is the
+  /// layer's path in the module tree, `key` of the dropout masks.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& mask, const DropoutKey& key,
+                     const std::string& module) {
+    const double p = config.dropout();
+    const int64_t head_width = config.width() / config.heads();
+    const auto heads = [&](const at::Tensor& rows) {
+      return rows.view({-1, config.context(), config.heads(), head_width}).transpose(1, 2).contiguous();
+    };
+    const at::Tensor q = heads(query->forward(x));
+    const at::Tensor k = heads(keys->forward(x));
+    const at::Tensor v = heads(values->forward(x));
+    at::Tensor mixed;
+    if (p == 0) {
+      mixed = at::scaled_dot_product_attention(
+          q, k, v, mask.defined() ? std::optional<at::Tensor>(mask) : std::nullopt);
+    } else {
+      at::Tensor scores = at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(head_width));
+      if (mask.defined()) {
+        scores = scores + mask;
+      }
+      mixed = at::matmul(Dropout(at::softmax(scores, -1), p, key, module + ".attention.self.dropout"), v);
+    }
+    const at::Tensor rows = mixed.transpose(1, 2).reshape({-1, config.width()});
+    const at::Tensor middle = attended_norm->forward(
+        Dropout(attended->forward(rows), p, key, module + ".attention.output.dropout") + x);
+    const at::Tensor hidden = at::gelu(intermediate->forward(middle));
+    return output_norm->forward(Dropout(output->forward(hidden), p, key, module + ".output.dropout") +
+                                middle);
+  }
+
+  v1alpha1::ModelConfig config;
+  torch::nn::Linear query;
+  torch::nn::Linear keys;
+  torch::nn::Linear values;
+  torch::nn::Linear attended;
+  torch::nn::LayerNorm attended_norm;
+  torch::nn::Linear intermediate;
+  torch::nn::Linear output;
+  torch::nn::LayerNorm output_norm;
+};
+
+struct BertEncoder : torch::nn::Module {
+  explicit BertEncoder(const v1alpha1::ModelConfig& config_)
+      : config(config_),
+        words(torch::nn::EmbeddingOptions(config.vocabulary(), config.width()).padding_idx(0)),
+        positions(config.has_positions() ? config.positions() : config.context(), config.width()),
+        types(2, config.width()),
+        norm(BertLayer::Norm(config.width())) {
+    auto embeddings = std::make_shared<torch::nn::Module>();
+    embeddings->register_module("word_embeddings", words);
+    embeddings->register_module("position_embeddings", positions);
+    embeddings->register_module("token_type_embeddings", types);
+    embeddings->register_module("LayerNorm", norm);
+    register_module("embeddings", embeddings);
+    auto stack = std::make_shared<torch::nn::Module>();
+    for (int64_t i = 0; i < config.layers(); ++i) {
+      layers.push_back(stack->register_module(absl::StrCat(i), std::make_shared<BertLayer>(config)));
+    }
+    auto encoder = std::make_shared<torch::nn::Module>();
+    encoder->register_module("layer", stack);
+    register_module("encoder", encoder);
+  }
+
+  at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask, const DropoutKey& key,
+                     const std::string& module) {
+    const at::Tensor type_ids = at::zeros({config.context()}, at::kLong);
+    const at::Tensor place = at::arange(config.context(), at::kLong);
+    at::Tensor x = words->forward(ids) + types->forward(type_ids) + positions->forward(place);
+    x = norm->forward(x.view({-1, config.width()}));
+    x = Dropout(x, config.dropout(), key, module + "embeddings.dropout");
+    for (size_t i = 0; i < layers.size(); ++i) {
+      x = layers[i]->forward(x, mask, key, absl::StrCat(module, "encoder.layer.", i));
+    }
+    return x;
+  }
+
+  v1alpha1::ModelConfig config;
+  torch::nn::Embedding words;
+  torch::nn::Embedding positions;
+  torch::nn::Embedding types;
+  torch::nn::LayerNorm norm;
+  std::vector<std::shared_ptr<BertLayer>> layers;
+};
+
+struct BertForMaskedLm : Model {
+  explicit BertForMaskedLm(const v1alpha1::ModelConfig& config_)
+      : config(config_),
+        bert(register_module("bert", std::make_shared<BertEncoder>(config))),
+        dense(config.width(), config.width()),
+        norm(BertLayer::Norm(config.width())) {
+    auto transform = std::make_shared<torch::nn::Module>();
+    transform->register_module("dense", dense);
+    transform->register_module("LayerNorm", norm);
+    auto predictions = std::make_shared<torch::nn::Module>();
+    bias = predictions->register_parameter("bias", at::zeros({config.vocabulary()}));
+    predictions->register_module("transform", transform);
+    auto head = std::make_shared<torch::nn::Module>();
+    head->register_module("predictions", predictions);
+    register_module("cls", head);
+  }
+
+  /// The mean over the targets, by hand.
+  at::Tensor Loss(const at::Tensor& input, const at::Tensor& label, const DropoutKey& key) override {
+    const at::Tensor x = bert->forward(input, at::Tensor(), key, "bert.");
+    const at::Tensor hidden = norm->forward(at::gelu(dense->forward(x)));
+    const at::Tensor logits = at::linear(hidden, bert->words->weight, bias);
+    const at::Tensor target = label.view({-1});
+    const at::Tensor chosen = at::nonzero(target >= 0).view({-1});
+    const at::Tensor log_probabilities = at::log_softmax(logits.index_select(0, chosen), 1);
+    return -log_probabilities.gather(1, target.index_select(0, chosen).view({-1, 1})).mean();
+  }
+
+  v1alpha1::ModelConfig config;
+  std::shared_ptr<BertEncoder> bert;
+  torch::nn::Linear dense;
+  torch::nn::LayerNorm norm;
+  at::Tensor bias;
+};
+
+// A siamese sentence encoder: one BertModel, mean pooling, cosines.
+struct BertTowers : Model {
+  explicit BertTowers(const v1alpha1::Model& model)
+      : temperature(model.loss().has_temperature() ? model.loss().temperature() : 0.07),
+        encoder(std::make_shared<BertEncoder>(model.config())) {
+    for (const auto& child : encoder->named_children()) {
+      register_module(child.key(), child.value());
+    }
+  }
+
+  at::Tensor Embed(const at::Tensor& ids, const DropoutKey& key, const std::string& module) {
+    const at::Tensor kept = (ids != 0).to(at::kFloat);
+    const at::Tensor mask = ((1 - kept) * std::numeric_limits<float>::lowest()).view({-1, 1, 1, ids.size(1)});
+    const at::Tensor tokens = encoder->forward(ids, mask, key, module).view({ids.size(0), ids.size(1), -1});
+    const at::Tensor mean = (tokens * kept.unsqueeze(-1)).sum(1) / kept.sum(1, /*keepdim=*/true);
+    return mean / mean.norm(2, 1, /*keepdim=*/true);
+  }
+
+  at::Tensor Loss(const at::Tensor& input, const at::Tensor& label, const DropoutKey& key) override {
+    const at::Tensor cosines = at::mm(Embed(input, key, "anchor."), Embed(label, key, "positive.").t());
+    return -at::log_softmax(cosines / temperature, 1).diagonal().mean();
+  }
+
+  double temperature;
+  std::shared_ptr<BertEncoder> encoder;
+};
+
 class ModuleOracle final : public Oracle {
  public:
   explicit ModuleOracle(const OracleOptions& options) : options_(options) {
     if (options.model.family() == v1alpha1::Model::gpt2) {
       model_ = std::make_shared<Gpt2>(options.model.config());
+    } else if (options.model.family() == v1alpha1::Model::bert) {
+      if (options.model.config().towers() == 2) {
+        model_ = std::make_shared<BertTowers>(options.model);
+      } else {
+        model_ = std::make_shared<BertForMaskedLm>(options.model.config());
+      }
     } else {
       model_ = std::make_shared<Mlp>(options.model);
     }

@@ -16,7 +16,7 @@
 namespace fusion::worker {
 
 struct OracleOptions {
-  v1alpha1::Model model;  ///< family mlp or gpt2
+  v1alpha1::Model model;  ///< family mlp, gpt2 or bert
   v1alpha1::Optimizer optimizer;
   bool decay_biases = true;                       ///< false: weight decay 0 for tensors named *.bias
   std::optional<double> bias_learning_rate = {};  ///< of tensors named *.bias, instead of the optimizer's

@@ -143,7 +143,7 @@ absl::StatusOr<StepReport> StageRunner::RunStep(int64_t step) {
   StepReport report;
   report.set_step(step);
   report.set_stage(options_.program.stage());
-  Begin(StartStep(schedule_), step, 0);
+  Begin(StartStep(schedule_), step, 0, schedule_.micro_batches);
   if (const absl::Status status = RunTasks(report); !status.ok()) {
     return status;
   }
@@ -165,19 +165,30 @@ absl::StatusOr<StepReport> StageRunner::RunStep(int64_t step) {
 
 absl::StatusOr<std::optional<double>> StageRunner::RunValidation(int64_t step, int64_t batches) {
   StepReport unreported;
-  Begin(StartValidation(schedule_, static_cast<int>(batches) * schedule_.micro_batches), step,
-        schedule_.micro_batches);
+  const int micro_batches = static_cast<int>(batches) * schedule_.micro_batches;
+  Begin(StartValidation(schedule_, micro_batches), step, schedule_.micro_batches, micro_batches);
   if (const absl::Status status = RunTasks(unreported); !status.ok()) {
     return status;
   }
   return options_.program.computes_loss() ? std::optional<double>(MeanLoss()) : std::nullopt;
 }
 
-void StageRunner::Begin(StepState state, int64_t step, int first_micro_batch) {
+void StageRunner::Begin(StepState state, int64_t step, int first_micro_batch, int micro_batches) {
   step_ = step;
   first_micro_batch_ = first_micro_batch;
   received_.clear();
   losses_.clear();
+  targets_.clear();
+  all_targets_ = 0;
+  for (int i = 0; i < micro_batches; ++i) {
+    const Slice slice = SliceOf(i);
+    // Only the loss is weighted.
+    const bool counts = options_.targets != nullptr && options_.program.computes_loss();
+    targets_.push_back(static_cast<double>(
+        counts ? options_.targets(slice.training, slice.batch, slice.first, options_.micro_batch)
+               : options_.micro_batch));
+    all_targets_ += targets_.back();
+  }
   board_.Begin(std::move(state), step, first_micro_batch);
 }
 
@@ -227,13 +238,10 @@ absl::Status StageRunner::Execute(const Task& task, bool waited, StepReport& rep
 
 double StageRunner::MeanLoss() const {
   double sum = 0;
-  double weights = 0;
   for (const auto& [micro_batch, loss] : losses_) {
-    const auto weight = static_cast<double>(options_.micro_batch);
-    sum += weight * loss;
-    weights += weight;
+    sum += targets_[static_cast<size_t>(micro_batch)] * loss;
   }
-  return sum / weights;
+  return sum / all_targets_;
 }
 
 void StageRunner::ReportLinks(StepReport& report) {

@@ -38,12 +38,16 @@ namespace fusion::worker {
 using FeedFunction = std::function<absl::StatusOr<Tensor>(const std::string& placeholder, bool training,
                                                           int64_t batch, int64_t first, int64_t count)>;
 
+/// Counted targets of the same samples, which weigh a micro-batch's loss.
+using TargetFunction = std::function<int64_t(bool training, int64_t batch, int64_t first, int64_t count)>;
+
 struct StageRunnerOptions {
   graph::v1::StageProgram program;
   PipelineOrder order = PipelineOrder::kOneForwardOneBackward;
   int64_t global_batch = 1;
   int64_t micro_batch = 1;           ///< divides global_batch
   v1alpha1::Training training = {};  ///< its learning rates and clipping
+  TargetFunction targets = {};       ///< absent: the samples themselves
   double slowdown = 0;               ///< machine / emulated FLOP/s; 0: full speed
   std::string trace_file = {};
   int64_t trace_step = 0;
@@ -87,7 +91,7 @@ class StageRunner {
   void OnReceive(int from_stage, EncodedTensor message);
 
   // Compute thread.
-  void Begin(StepState state, int64_t step, int first_micro_batch);
+  void Begin(StepState state, int64_t step, int first_micro_batch, int micro_batches);
   /// Runs tasks until the phase is finished; adds times to `report`.
   absl::Status RunTasks(wire::v1::StepReport& report);
   absl::Status Execute(const Task& task, bool waited, wire::v1::StepReport& report);
@@ -106,6 +110,13 @@ class StageRunner {
   void ReleaseIfDone(const Pass& pass);
   void SendEdge(int to_stage, const TensorKey& key, Arrival tensor);
   void SendDense(int to_stage, const TensorKey& key, Arrival tensor);
+  /// Samples of the phase's micro-batch, for FeedFunction and TargetFunction.
+  struct Slice {
+    bool training = true;
+    int64_t batch = 0;
+    int64_t first = 0;
+  };
+  Slice SliceOf(int micro_batch) const;
   Pass PassOf(int micro_batch) const;
   double MeanLoss() const;
   void ReportLinks(wire::v1::StepReport& report);
@@ -128,7 +139,9 @@ class StageRunner {
   std::set<std::pair<int32_t, int32_t>> received_;  ///< (edge, micro-batch) that the engine has
   std::map<int, double> losses_;                    ///< by micro-batch
   double squared_norm_ = 0;                         ///< of the whole job, once this stage has decided
-  std::map<int, LinkCounters> reported_;            ///< by peer, at the last report
+  std::vector<double> targets_;                     ///< by micro-batch of the phase
+  double all_targets_ = 0;
+  std::map<int, LinkCounters> reported_;  ///< by peer, at the last report
 
   // Last: their threads use what is above.
   SerialQueue encoder_;

@@ -14,23 +14,28 @@ using graph::v1::Operator;
 using graph::v1::SharedVariable;
 using wire::v1::StepReport;
 
+StageRunner::Slice StageRunner::SliceOf(int micro_batch) const {
+  const bool training = first_micro_batch_ == 0;
+  return {.training = training,
+          .batch = training ? step_ : micro_batch / schedule_.micro_batches,
+          .first = micro_batch % schedule_.micro_batches * options_.micro_batch};
+}
+
 Pass StageRunner::PassOf(int micro_batch) const {
   return {.step = step_,
           .micro_batch = first_micro_batch_ + micro_batch,
           .training = first_micro_batch_ == 0,
           .samples = options_.micro_batch,
-          .weight = static_cast<double>(options_.micro_batch) / static_cast<double>(options_.global_batch)};
+          .weight = targets_[static_cast<size_t>(micro_batch)] / all_targets_};
 }
 
 absl::Status StageRunner::FeedPlaceholders(const Pass& pass, int sub_dag) {
-  const int pass_index = pass.micro_batch - first_micro_batch_;
+  const Slice slice = SliceOf(pass.micro_batch - first_micro_batch_);
   for (const Operator& op : options_.program.sub_dags(sub_dag).operators()) {
     if (op.kind() != Operator::PLACEHOLDER) {
       continue;
     }
-    const int64_t batch = pass.training ? step_ : pass_index / schedule_.micro_batches;
-    const int64_t first = pass_index % schedule_.micro_batches * options_.micro_batch;
-    const auto data = feed_(op.name(), pass.training, batch, first, options_.micro_batch);
+    const auto data = feed_(op.name(), slice.training, slice.batch, slice.first, options_.micro_batch);
     absl::Status status = data.status();
     if (status.ok()) {
       status = engine_.Feed(pass, op.name(), *data);

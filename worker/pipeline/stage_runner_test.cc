@@ -37,6 +37,11 @@ absl::StatusOr<Tensor> Feed(const std::string& placeholder, bool training, int64
   return FakeData(placeholder == "label", training, batch, first, count);
 }
 
+/// Any number from 1 to 5: as many masked tokens as a micro-batch happens to have.
+int64_t SomeTargets(bool training, int64_t batch, int64_t first, int64_t /*count*/) {
+  return 1 + (batch * 3 + first * 7 + (training ? 0 : 2)) % 5;
+}
+
 std::unique_ptr<Transport> MakeStageTransport(std::shared_ptr<MemoryHub> hub, int stage) {
   TransportOptions options;
   options.job = "job";
@@ -50,6 +55,7 @@ struct RunOptions {
   int64_t steps = 2;
   int64_t validation_batches = 0;  ///< after each step
   PipelineOrder order = PipelineOrder::kOneForwardOneBackward;
+  TargetFunction targets = {};
   double slowdown = 0;
   std::string trace_file = {};
   v1alpha1::Training training = {};
@@ -98,6 +104,7 @@ class Stage {
                    .global_batch = kMicroBatch * options.micro_batches,
                    .micro_batch = kMicroBatch,
                    .training = options.training,
+                   .targets = options.targets,
                    .slowdown = options.slowdown,
                    .trace_file =
                        options.trace_file.empty() ? "" : absl::StrCat(options.trace_file, program.stage()),
@@ -214,28 +221,37 @@ Outcome RunSequentially(const graph::v1::StageProgram& whole, const RunOptions& 
   Outcome outcome;
   FakeEngine engine;
   EXPECT_TRUE(engine.Load(whole, {}).ok());
-  const int64_t global = kMicroBatch * options.micro_batches;
   const auto run = [&](int64_t step, bool training, int64_t batches) {
     double sum = 0;
+    double all = 0;
+    std::vector<double> weights;
+    for (int64_t i = 0; i < batches * options.micro_batches; ++i) {
+      const int64_t batch = training ? step : i / options.micro_batches;
+      const int64_t first = i % options.micro_batches * kMicroBatch;
+      weights.push_back(static_cast<double>(
+          options.targets ? options.targets(training, batch, first, kMicroBatch) : kMicroBatch));
+      all += weights.back();
+    }
     for (int64_t pass_index = 0; pass_index < batches * options.micro_batches; ++pass_index) {
+      const double weight = weights[static_cast<size_t>(pass_index)];
       const Pass pass{.step = step,
                       .micro_batch = static_cast<int32_t>(pass_index),
                       .training = training,
                       .samples = kMicroBatch,
-                      .weight = static_cast<double>(kMicroBatch) / static_cast<double>(global)};
+                      .weight = weight / all};
       for (const std::string placeholder : {"input", "label"}) {
         const int64_t first = pass_index % options.micro_batches * kMicroBatch;
         const int64_t batch = training ? step : pass_index / options.micro_batches;
         EXPECT_TRUE(
             engine.Feed(pass, placeholder, *Feed(placeholder, training, batch, first, kMicroBatch)).ok());
       }
-      sum += static_cast<double>(kMicroBatch) * *engine.Forward(pass, 0)->loss;
+      sum += weight * *engine.Forward(pass, 0)->loss;
       if (training) {
         EXPECT_TRUE(engine.Backward(pass, 0).ok());
       }
       engine.Release(pass);
     }
-    return sum / static_cast<double>(batches * global);
+    return sum / all;
   };
   for (int64_t step = 1; step <= options.steps; ++step) {
     outcome.losses.push_back(run(step, true, 1));
@@ -267,6 +283,9 @@ RC_GTEST_PROP(StageRunner, EqualsTheSequentialRunBitForBit, ()) {
   options.training.mutable_learning_rate_schedule()->set_type(v1alpha1::LearningRateSchedule::Linear);
   options.training.mutable_learning_rate_schedule()->set_final_fraction(0.3);
   options.training.mutable_gradient_clipping()->set_max_norm(1e-3);
+  if (*rc::gen::arbitrary<bool>()) {
+    options.targets = SomeTargets;
+  }
   const FakeModel model = MakeFakeModel(model_options);
 
   const Outcome pipelined = RunPipeline(model.programs, options);
@@ -314,6 +333,21 @@ TEST(StageRunner, ReportsTimesLossAndLinks) {
     EXPECT_GE(report.links(0).bytes(), report.links(0).dense_bytes());
     EXPECT_GT(report.links(0).dense_bytes(), 0);
   }
+}
+
+TEST(StageRunner, ALossIsWeightedByItsTargets) {
+  const Outcome plain = RunPipeline(TwoStages().programs, {.steps = 1, .validation_batches = 2});
+  const Outcome weighted =
+      RunPipeline(TwoStages().programs, {.steps = 1, .validation_batches = 2, .targets = SomeTargets});
+  const auto only_the_first = [](bool /*training*/, int64_t /*batch*/, int64_t first, int64_t /*count*/) {
+    return int64_t{first == 0 ? 1 : 0};
+  };
+  const Outcome first = RunPipeline(TwoStages().programs, {.steps = 1, .targets = only_the_first});
+  ASSERT_EQ(weighted.losses.size(), 1U);
+  EXPECT_NE(weighted.losses, plain.losses);
+  EXPECT_NE(weighted.validation_losses, plain.validation_losses);
+  EXPECT_NE(weighted.variables, plain.variables) << "gradients are weighted too";
+  EXPECT_EQ(first.losses, RunPipeline(TwoStages().programs, {.micro_batches = 1, .steps = 1}).losses);
 }
 
 TEST(StageRunner, LossyCodecsReachTheSameLossRoughlyAndLeaveNoMasks) {

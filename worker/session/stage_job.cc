@@ -199,6 +199,10 @@ absl::Status StageJob::MakeRunner() {
        .global_batch = spec.training().batch().global(),
        .micro_batch = spec.training().batch().micro(),
        .training = spec.training(),
+       .targets =
+           [targets = TargetsOf(spec)](bool training, int64_t batch, int64_t first, int64_t count) {
+             return targets({.training = training, .batch = batch, .first = first, .count = count});
+           },
        .slowdown =
            assignment_.emulated_flops() > 0 ? assignment_.machine_flops() / assignment_.emulated_flops() : 0,
        .trace_file = assignment_.trace_file(),

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -73,6 +74,9 @@ absl::Status Initialize(const graph::v1::Operator& variable, int64_t seed, at::T
     return absl::InvalidArgumentError(absl::StrCat("variable '", variable.name(), "' is ",
                                                    DescribeTensor(tensor),
                                                    "; random initial values are float32 or float64"));
+  }
+  if (init.zero_rows() > 0 && tensor.dim() > 0) {
+    tensor.narrow(0, 0, std::min(init.zero_rows(), tensor.size(0))).zero_();
   }
   return absl::OkStatus();
 }
