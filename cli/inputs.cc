@@ -41,6 +41,9 @@ void CheckJobFiles(const Job& job, std::vector<api::ManifestError>* errors) {
   if (spec.model().init_from().has_uri()) {
     CheckSource(job, "spec.model.initFrom.uri", spec.model().init_from().uri(), true, errors);
   }
+  if (spec.training().resume_from().has_uri()) {
+    CheckSource(job, "spec.training.resumeFrom.uri", spec.training().resume_from().uri(), true, errors);
+  }
 }
 
 }  // namespace

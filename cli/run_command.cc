@@ -80,10 +80,9 @@ class Run {
 };
 
 absl::Status Run::CheckBeforeStart() {
-  if (invocation_.Has("resume")) {
+  if (invocation_.Has("resume") && invocation_.Has("overwrite")) {
     return absl::InvalidArgumentError(
-        "--resume is not supported yet: resuming comes with the breadth milestone; use --overwrite to start "
-        "again");
+        "--resume keeps what an earlier run left and --overwrite removes it; give one of them");
   }
   if (invocation_.Has("trace") &&
       (!absl::SimpleAtoi(invocation_.Get("trace", ""), &trace_step_) || trace_step_ < 1)) {
@@ -101,9 +100,9 @@ absl::Status Run::CheckBeforeStart() {
   for (const Job& job : manifest_.jobs) {
     const fs::path folder = fs::path(workdir_) / job.object.metadata().name();
     std::error_code ignored;
-    if (fs::exists(folder, ignored) && !invocation_.Has("overwrite")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(folder.string(), " is there already; remove it with --overwrite"));
+    if (fs::exists(folder, ignored) && !invocation_.Has("overwrite") && !invocation_.Has("resume")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          folder.string(), " is there already; go on with --resume, or remove it with --overwrite"));
     }
   }
   return absl::OkStatus();
@@ -117,6 +116,7 @@ absl::Status Run::Start() {
   options.worker_binary = *std::move(worker);
   options.profile = &profiles_;
   options.overwrite = invocation_.Has("overwrite");
+  options.resume = invocation_.Has("resume");
   auto plane = op::EmbeddedControlPlane::Start(std::move(options), Compnodes(manifest_));
   if (!plane.ok()) return plane.status();
   plane_ = *std::move(plane);

@@ -82,6 +82,7 @@ class ControlPlane final : public EmbeddedControlPlane, private RunObserver {
     MetricsFile metrics;
     json object = nullptr;  ///< as last seen
     RunStatus run = {};     ///< as last seen
+    int64_t begun = 0;      ///< incarnation whose metrics have begun
     int64_t tasks = 0;
     int64_t overrun_tasks = 0;
   };
@@ -92,6 +93,8 @@ class ControlPlane final : public EmbeddedControlPlane, private RunObserver {
   std::vector<std::string> WorkerCommand(const WorkerSpec& worker) const;
   std::string FolderOf(const std::string& job) const;
   static JobResult ResultOf(const Current& current);
+  /// Once for each incarnation, when it runs and before its first step.
+  static void BeginMetrics(Current& current);
   /// Passes what happened to the job's callbacks, unless another job runs.
   void Report(const ObjectKey& key, const std::function<void(const JobCallbacks&)>& report);
 
@@ -243,10 +246,13 @@ absl::StatusOr<JobResult> ControlPlane::Run(const EmbeddedJob& input, const JobC
   if (!job.metadata().has_namespace_()) job.mutable_metadata()->set_namespace_(kDefaultNamespace);
   const ObjectKey key{job.metadata().namespace_(), job.metadata().name()};
   const std::string folder = FolderOf(key.name);
-  if (absl::Status status = MakeJobFolder(folder, options_.overwrite); !status.ok()) return status;
+  const ExistingFolder existing = options_.resume      ? ExistingFolder::kKeep
+                                  : options_.overwrite ? ExistingFolder::kOverwrite
+                                                       : ExistingFolder::kRefuse;
+  if (absl::Status status = MakeJobFolder(folder, existing); !status.ok()) return status;
   if (absl::Status status = RemoveEarlier(key); !status.ok()) return status;
   plans_.SetFolder(key, folder);
-  planning_.SetFiles(key, {input.base_directory, folder, input.replay, input.trace_step});
+  planning_.SetFiles(key, {input.base_directory, folder, input.replay, input.trace_step, options_.resume});
   {
     absl::MutexLock lock(&mutex_);
     const int64_t keep = job.spec().checkpoint().has_keep() ? job.spec().checkpoint().keep() : kDefaultKeep;
@@ -303,6 +309,11 @@ JobResult ControlPlane::ResultOf(const Current& current) {
   result.step = current.run.last_step.step;
   result.loss = current.run.last_step.loss;
   result.validation_loss = current.run.validation_loss;
+  const json& kept = current.metrics.last_kept();
+  if (!result.loss && IntAt(kept, {"step"}) == result.step) {  // no step was left to do
+    if (const json* loss = Find(kept, {"loss"})) result.loss = loss->get<double>();
+    if (const json* loss = Find(kept, {"validationLoss"})) result.validation_loss = loss->get<double>();
+  }
   result.checkpoint = current.run.checkpoint;
   result.tasks = current.tasks;
   result.overrun_tasks = current.overrun_tasks;
@@ -371,6 +382,14 @@ void ControlPlane::OnStep(const std::string& job, const StepRecord& record) {
   progress_->Enqueue(key);
 }
 
+void ControlPlane::BeginMetrics(Current& current) {
+  const RunStatus& run = current.run;
+  if (run.phase != RunPhase::kRunning || current.begun == run.incarnation) return;
+  current.begun = run.incarnation;
+  const absl::Status begun = current.metrics.StartAfter(run.resumed_step);
+  if (!begun.ok()) LogWarning("metrics.jsonl cannot begin", "embedded", current.key.ToString(), begun);
+}
+
 void ControlPlane::OnCheckpoint(const std::string& job, int64_t /*step*/, const std::string& /*path*/) {
   absl::MutexLock lock(&mutex_);
   if (current_ == nullptr || current_->key != KeyOfName(job)) return;
@@ -382,8 +401,10 @@ void ControlPlane::OnChange(const std::string& job) {
   const ObjectKey key = KeyOfName(job);
   {
     absl::MutexLock lock(&mutex_);
-    if (current_ != nullptr && current_->key == key)
+    if (current_ != nullptr && current_->key == key) {
       current_->run = broker_->Find(job).value_or(current_->run);
+      BeginMetrics(*current_);
+    }
   }
   jobs_->Enqueue(key);
   progress_->Enqueue(key);

@@ -26,6 +26,7 @@ struct EmbeddedOptions {
   std::string worker_binary;         ///< path of fusion-worker
   ProfileSource* profile = nullptr;  ///< outlives the control plane
   bool overwrite = false;            ///< replace a job's folder that exists
+  bool resume = false;               ///< keep it, and go on from its newest intact checkpoint
   int cores = 0;                     ///< for the bound on emulated speeds; 0: those of this process
   /// Program and arguments of a worker, given the broker's address; empty: fusion-worker stage, as
   /// broker.proto says.
@@ -81,7 +82,8 @@ class EmbeddedControlPlane {
   virtual Client& client() = 0;
 
   /// Runs one job to its end; one at a time. A job that fails is a result; an error means that it did not
-  /// begin: ALREADY_EXISTS, its folder is there and may not be replaced.
+  /// begin: ALREADY_EXISTS, its folder is there and may be neither replaced nor
+  /// gone on with.
   virtual absl::StatusOr<JobResult> Run(const EmbeddedJob& job, const JobCallbacks& callbacks) = 0;
 
   /// Makes the job that runs fail with reason Cancelled, and every later one at once. Returns at once; Run

@@ -10,7 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
+#include "operator/object.h"
 #include "operator/store/object_files.h"
 #include "proto/json_mapper.h"
 
@@ -55,14 +57,16 @@ absl::Status JoinTraces(const std::string& folder, int stages) {
 
 }  // namespace
 
-absl::Status MakeJobFolder(const std::string& folder, bool overwrite) {
+absl::Status MakeJobFolder(const std::string& folder, ExistingFolder existing) {
   std::error_code error;
   if (fs::exists(fs::symlink_status(folder, error))) {
-    if (!overwrite) {
+    if (existing == ExistingFolder::kRefuse) {
       return absl::AlreadyExistsError(
-          absl::StrCat(folder, " exists; use --overwrite, or another --workdir or name"));
+          absl::StrCat(folder, " exists; use --resume, --overwrite, or another --workdir or name"));
     }
-    if (absl::Status status = RemoveAll(folder); !status.ok()) return status;
+    if (existing == ExistingFolder::kOverwrite) {
+      if (absl::Status status = RemoveAll(folder); !status.ok()) return status;
+    }
   }
   for (const std::string& path : {folder + "/logs", CheckpointFolder(folder)}) {
     fs::create_directories(path, error);
@@ -97,17 +101,39 @@ absl::Status PruneCheckpoints(const std::string& folder, int64_t keep) {
   std::sort(checkpoints.rbegin(), checkpoints.rend());
   absl::Status status;
   for (size_t i = static_cast<size_t>(std::max<int64_t>(1, keep)); i < checkpoints.size(); ++i) {
-    status.Update(RemoveAll(checkpoints[i].second));
+    const fs::path& path = checkpoints[i].second;
+    const fs::path aside = path.parent_path() / absl::StrCat(".", path.filename().string(), ".old.partial");
+    std::error_code error;
+    fs::rename(path, aside, error);
+    status.Update(error ? FileError("rename", path.string(), error) : RemoveAll(aside));
   }
   return status;
 }
 
-absl::Status MetricsFile::Append(const StepRecord& record) {
-  if (record.step == 1 || !file_.is_open()) {
-    file_.close();
-    file_.clear();
-    file_.open(path_, record.step == 1 ? std::ios::trunc : std::ios::app);
+absl::Status MetricsFile::StartAfter(int64_t step) {
+  file_.close();
+  last_kept_ = nullptr;
+  std::error_code error;
+  std::string kept;
+  if (fs::exists(path_, error)) {
+    absl::StatusOr<std::string> text = ReadFile(path_);
+    if (!text.ok()) return text.status();
+    for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+      json value = json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+      const int64_t of_step = IntAt(value, {"step"});
+      if (of_step < 1 || of_step > step) continue;
+      absl::StrAppend(&kept, line, "\n");
+      last_kept_ = std::move(value);
+    }
+    if (absl::Status status = WriteFileAtomically(path_, kept); !status.ok()) return status;
   }
+  file_.clear();
+  file_.open(path_, std::ios::app);
+  return absl::OkStatus();
+}
+
+absl::Status MetricsFile::Append(const StepRecord& record) {
+  if (!file_.is_open()) file_.open(path_, std::ios::app);
   errno = 0;
   file_ << MetricsLine(record) << '\n' << std::flush;
   return file_ ? absl::OkStatus() : absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path_));

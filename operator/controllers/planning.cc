@@ -41,8 +41,25 @@ absl::Status CheckData(const FusionJobSpec& spec, const std::string& base_direct
     absl::Status status = CheckReadable("spec.data.uri", spec.data().uri(), base_directory);
     if (!status.ok()) return status;
   }
-  if (!spec.model().has_init_from()) return absl::OkStatus();
-  return CheckReadable("spec.model.initFrom.uri", spec.model().init_from().uri(), base_directory);
+  if (spec.model().has_init_from()) {
+    absl::Status status =
+        CheckReadable("spec.model.initFrom.uri", spec.model().init_from().uri(), base_directory);
+    if (!status.ok()) return status;
+  }
+  if (!spec.training().has_resume_from()) return absl::OkStatus();
+  return CheckReadable("spec.training.resumeFrom.uri", spec.training().resume_from().uri(), base_directory);
+}
+
+std::vector<wire::v1::ModelVariable> VariablesOf(const graph::v1::Graph& graph) {
+  std::vector<wire::v1::ModelVariable> variables;
+  for (const graph::v1::Operator& op : graph.operators()) {
+    if (op.kind() != graph::v1::Operator::VARIABLE) continue;
+    wire::v1::ModelVariable& variable = variables.emplace_back();
+    variable.set_tensor_name(op.variable().tensor_name());
+    *variable.mutable_spec() = op.outputs(0);
+    variable.set_trainable(op.variable().trainable());
+  }
+  return variables;
 }
 
 const Compnode* FindCompnode(const std::vector<Compnode>& compnodes, const std::string& name) {
@@ -148,6 +165,7 @@ absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments
       scheduler::EmulatedLinksOf(compnodes, plan);
   if (!links.ok()) return links.status();
 
+  const std::vector<wire::v1::ModelVariable> variables = VariablesOf(*graph);
   std::vector<wire::v1::Assignment> assignments;
   for (int stage = 0; stage < plan.stages_size(); ++stage) {
     const Compnode& compnode =
@@ -172,6 +190,9 @@ absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments
     *assignment.mutable_plan() = plan;
     (*assignment.mutable_model_config_json())["config.json"] = *model_config;
     assignment.set_threads(1);
+    // A later incarnation took over from one that may have saved something.
+    assignment.set_resume(files->resume || plan.incarnation() > 1);
+    assignment.mutable_variables()->Assign(variables.begin(), variables.end());
   }
   return assignments;
 }

@@ -64,6 +64,7 @@ struct JobFiles {
   std::string folder;                     ///< of its results
   std::optional<graph::v1::Plan> replay;  ///< a plan to take instead of making one
   int64_t trace_step = 0;                 ///< step whose Chrome trace is written; 0: none
+  bool resume = false;                    ///< go on from the newest intact checkpoint in the folder
 };
 
 /// Planning by the scheduler for workers on this machine.
