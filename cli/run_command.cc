@@ -147,12 +147,17 @@ absl::StatusOr<op::JobResult> Run::RunJob(const Job& job) {
 absl::StatusOr<op::JobResult> Run::Await(const Job& job, RunMonitor* monitor) {
   constexpr int kRefreshMilliseconds = 1000;
   bool plan_shown = false;
+  size_t notes_shown = 0;
   while (true) {
     const JobState state = monitor->State();
     if (state.plan.has_value() && !plan_shown) {
       view_.Clear();
       console_.err << PlanText(*state.plan, false) << std::endl;
       plan_shown = true;
+    }
+    for (; notes_shown < state.notes.size(); ++notes_shown) {
+      view_.Clear();
+      console_.Note(absl::StrCat(job.object.metadata().name(), ": ", state.notes[notes_shown]));
     }
     if (auto result = monitor->Result(); result.has_value()) return *std::move(result);
     if (interrupt_.raised()) {

@@ -46,6 +46,8 @@ struct JobCallbacks {
   std::function<void(const std::string& phase, const std::string& message)> on_phase;
   std::function<void(const graph::v1::Plan&)> on_plan;
   std::function<void(const StepRecord&)> on_step;
+  /// For people, before the first step: what the run goes on from, what it skipped or left out, and why.
+  std::function<void(const std::string& note)> on_note;
 };
 
 /// A job's end.

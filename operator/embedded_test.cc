@@ -255,6 +255,8 @@ TEST_F(EmbeddedTest, ALostWorkersJobGoesOnFromItsNewestCheckpoint) {
   job.job.mutable_spec()->mutable_run_policy()->set_backoff_limit(1);
   std::vector<int64_t> steps;
   std::string running;
+  std::vector<std::string> notes;
+  callbacks_.on_note = [&](const std::string& note) { notes.push_back(note); };
   callbacks_.on_step = [&](const StepRecord& record) { steps.push_back(record.step); };
   callbacks_.on_phase = [&](const std::string& phase, const std::string& message) {
     if (phase == "Running") running = message;
@@ -262,10 +264,28 @@ TEST_F(EmbeddedTest, ALostWorkersJobGoesOnFromItsNewestCheckpoint) {
   const JobResult result = Run(job);
   EXPECT_EQ(result.phase, "Succeeded") << result.message;
   EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10, 11, 12}));
+  EXPECT_EQ(notes, std::vector<std::string>{"goes on from " + Folder() + "/checkpoints/step-6"});
   EXPECT_EQ(running, "all 2 stages are running; goes on from " + Folder() + "/checkpoints/step-6");
   const std::vector<json> metrics = Metrics();
   ASSERT_EQ(metrics.size(), 12u);
   for (size_t i = 0; i < metrics.size(); ++i) EXPECT_EQ(metrics[i]["step"], i + 1);
+}
+
+TEST_F(EmbeddedTest, CheckpointsGoWhereTheJobSays) {
+  Start();
+  EmbeddedJob job = Job(9);
+  job.job.mutable_spec()->mutable_checkpoint()->set_uri("saved/here");
+  job.job.mutable_spec()->mutable_checkpoint()->set_every_steps(2);
+  job.job.mutable_spec()->mutable_checkpoint()->set_keep(2);
+  const JobResult result = Run(job);
+  EXPECT_EQ(result.phase, "Succeeded") << result.message;
+  EXPECT_EQ(result.checkpoint, folder_.path() + "/saved/here/step-9");
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(folder_.path() + "/saved/here")) {
+    left.insert(entry.path().filename());
+  }
+  EXPECT_EQ(left, (std::set<std::string>{"step-8", "step-9"}));
+  EXPECT_FALSE(fs::exists(CheckpointFolder(Folder())));
 }
 
 TEST_F(EmbeddedTest, ResumingGoesOnWhereTheFolderIs) {
@@ -415,8 +435,9 @@ TEST_F(EmbeddedTest, AJobThatAnEarlierRunLeftIsFailedNotStarted) {
 TEST(JobFolderTest, TidyJoinsTracesAndRemovesWhatIsHalfDone) {
   testing::ScratchFolder scratch;
   const std::string folder = scratch.path() + "/job";
-  ASSERT_TRUE(MakeJobFolder(folder, ExistingFolder::kRefuse).ok());
-  EXPECT_TRUE(absl::IsAlreadyExists(MakeJobFolder(folder, ExistingFolder::kRefuse)));
+  const std::string checkpoints = CheckpointFolder(folder);
+  ASSERT_TRUE(MakeJobFolder(folder, checkpoints, ExistingFolder::kRefuse).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(MakeJobFolder(folder, checkpoints, ExistingFolder::kRefuse)));
   for (int stage : {0, 1}) {
     std::ofstream(TraceFile(folder, stage)) << "{\"traceEvents\": [{\"pid\": " << stage << "}]}";
   }
@@ -424,7 +445,7 @@ TEST(JobFolderTest, TidyJoinsTracesAndRemovesWhatIsHalfDone) {
   fs::create_directories(CheckpointFolder(folder) + "/step-2");
   std::ofstream(LinkStateFile(folder)) << "x";
   std::ofstream(folder + "/plan.json.new") << "half";
-  ASSERT_TRUE(TidyJobFolder(folder, 2).ok());
+  ASSERT_TRUE(TidyJobFolder(folder, checkpoints, 2).ok());
   std::set<std::string> left;
   for (const auto& entry : fs::directory_iterator(folder)) left.insert(entry.path().filename());
   EXPECT_EQ(left, (std::set<std::string>{"checkpoints", "logs", "trace.json"}));
@@ -452,16 +473,30 @@ TEST(JobFolderTest, MetricsOfLaterStepsAreRemoved) {
 
 TEST(JobFolderTest, PruningKeepsTheNewestAndWhatIsNoCheckpoint) {
   TemporaryFolder scratch;
-  const std::string folder = scratch.path() + "/job";
-  ASSERT_TRUE(MakeJobFolder(folder, ExistingFolder::kRefuse).ok());
+  const std::string folder = scratch.path() + "/kept";
   for (const char* name : {"step-9", "step-10", "step-100", "step-20.damaged"}) {
-    fs::create_directories(CheckpointFolder(folder) + "/" + name + "/x");
+    fs::create_directories(folder + "/" + name + "/x");
   }
   ASSERT_TRUE(PruneCheckpoints(folder, 2).ok());
   std::set<std::string> left;
-  for (const auto& entry : fs::directory_iterator(CheckpointFolder(folder)))
-    left.insert(entry.path().filename());
+  for (const auto& entry : fs::directory_iterator(folder)) left.insert(entry.path().filename());
   EXPECT_EQ(left, (std::set<std::string>{"step-10", "step-100", "step-20.damaged"}));
+}
+
+TEST(JobFolderTest, CheckpointsElsewhereAreRefusedOrOverwrittenAlone) {
+  TemporaryFolder scratch;
+  const std::string folder = scratch.path() + "/job";
+  const std::string elsewhere = scratch.path() + "/elsewhere";
+  fs::create_directories(elsewhere + "/step-4");
+  fs::create_directories(elsewhere + "/thesis");
+  const absl::Status refused = MakeJobFolder(folder, elsewhere, ExistingFolder::kRefuse);
+  EXPECT_TRUE(absl::IsAlreadyExists(refused));
+  EXPECT_TRUE(absl::StrContains(refused.message(), elsewhere + "/step-4")) << refused;
+  ASSERT_TRUE(MakeJobFolder(folder, elsewhere, ExistingFolder::kKeep).ok());
+  EXPECT_TRUE(fs::exists(elsewhere + "/step-4"));
+  ASSERT_TRUE(MakeJobFolder(folder, elsewhere, ExistingFolder::kOverwrite).ok());
+  EXPECT_FALSE(fs::exists(elsewhere + "/step-4"));
+  EXPECT_TRUE(fs::exists(elsewhere + "/thesis"));
 }
 
 }  // namespace

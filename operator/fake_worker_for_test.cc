@@ -148,7 +148,8 @@ class FakeWorker {
   }
 
   void WritePart(int64_t step) {
-    const std::string path = absl::StrCat(assignment_.checkpoint_directory(), "/.part-", step, "-", stage_);
+    const std::string path =
+        absl::StrCat(assignment_.checkpoint_directory(), "/.step-", step, "-", stage_, ".partial");
     std::ofstream(path) << "part";
     WorkerMessage message;
     message.mutable_checkpoint_part()->set_step(step);

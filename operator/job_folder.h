@@ -19,16 +19,18 @@ namespace fusion::op {
 /// What becomes of a job's folder that is there already.
 enum class ExistingFolder { kRefuse, kOverwrite, kKeep };
 
-/// Makes the folder with logs/ and checkpoints/ in it. ALREADY_EXISTS when it is there and `existing` refuses
-/// it; kOverwrite empties it.
-absl::Status MakeJobFolder(const std::string& folder, ExistingFolder existing);
+/// Makes the folder with logs/ in it, and the folder of its checkpoints, wherever that is. ALREADY_EXISTS
+/// when it is there, or checkpoints are, and `existing` refuses it; kOverwrite empties it and removes the
+/// checkpoints, and of a folder elsewhere nothing but them.
+absl::Status MakeJobFolder(const std::string& folder, const std::string& checkpoints,
+                           ExistingFolder existing);
 
 /// Removes what only a running job needs, and what an interrupted one left half done: link state, partial
 /// checkpoints and traces, files aside. Joins the stages' traces into trace.json first.
-absl::Status TidyJobFolder(const std::string& folder, int stages);
+absl::Status TidyJobFolder(const std::string& folder, const std::string& checkpoints, int stages);
 
-/// Removes the oldest step-N checkpoints beyond `keep`. Each goes out of the way whole before its files go.
-absl::Status PruneCheckpoints(const std::string& folder, int64_t keep);
+/// Removes the oldest step-N beyond `keep`. Each goes out of the way whole before its files go.
+absl::Status PruneCheckpoints(const std::string& checkpoints, int64_t keep);
 
 /// metrics.jsonl: one line a step. Used by one thread.
 class MetricsFile {

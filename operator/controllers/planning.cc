@@ -25,11 +25,16 @@ constexpr double kEmulationShare = 0.6;
 
 ObjectKey KeyOfJob(const FusionJob& job) { return {job.metadata().namespace_(), job.metadata().name()}; }
 
+std::string LocalPath(const std::string& uri, const std::string& base_directory) {
+  const std::string path = absl::StartsWith(uri, "file://") ? uri.substr(7) : uri;
+  const bool relative = !absl::StartsWith(path, "/") && !base_directory.empty();
+  return relative ? absl::StrCat(base_directory, "/", path) : path;
+}
+
 absl::Status CheckReadable(const std::string& field, const std::string& uri,
                            const std::string& base_directory) {
   if (absl::StrContains(uri, "://") && !absl::StartsWith(uri, "file://")) return absl::OkStatus();
-  std::string path = absl::StartsWith(uri, "file://") ? uri.substr(7) : uri;
-  if (!absl::StartsWith(path, "/") && !base_directory.empty()) path = absl::StrCat(base_directory, "/", path);
+  const std::string path = LocalPath(uri, base_directory);
   if (access(path.c_str(), R_OK) == 0) return absl::OkStatus();
   const absl::Status reason = absl::ErrnoToStatus(errno, "");
   return absl::NotFoundError(absl::StrCat(field, ": cannot read ", path, reason.message(),
@@ -81,6 +86,12 @@ absl::StatusOr<std::vector<graph::v1::StageProgram>> MakePrograms(const graph::v
 }  // namespace
 
 std::string CheckpointFolder(const std::string& job_folder) { return job_folder + "/checkpoints"; }
+
+std::string CheckpointFolder(const FusionJobSpec& spec, const std::string& base_directory,
+                             const std::string& job_folder) {
+  return spec.checkpoint().has_uri() ? LocalPath(spec.checkpoint().uri(), base_directory)
+                                     : CheckpointFolder(job_folder);
+}
 std::string LinkStateFile(const std::string& job_folder) { return job_folder + "/links.state"; }
 std::string TraceFile(const std::string& job_folder, int stage) {
   return absl::StrCat(job_folder, "/trace-stage-", stage, ".json");
@@ -176,7 +187,7 @@ absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments
     *assignment.mutable_spec() = job.spec();
     *assignment.mutable_program() = std::move((*programs)[stage]);
     assignment.set_base_directory(files->base_directory);
-    assignment.set_checkpoint_directory(CheckpointFolder(files->folder));
+    assignment.set_checkpoint_directory(CheckpointFolder(job.spec(), files->base_directory, files->folder));
     assignment.set_emulated_flops(compnode.spec().emulation().flops());
     assignment.set_machine_flops(profile->flops);
     assignment.mutable_links()->Assign((*links)[stage].begin(), (*links)[stage].end());

@@ -101,6 +101,9 @@ absl::Status CheckEmulation(const std::vector<v1alpha1::Compnode>& compnodes, in
 
 /// Names in WORKDIR/JOB.
 std::string CheckpointFolder(const std::string& job_folder);
+/// checkpoint.uri where the job has one, else the one in its folder.
+std::string CheckpointFolder(const v1alpha1::FusionJobSpec& spec, const std::string& base_directory,
+                             const std::string& job_folder);
 std::string LinkStateFile(const std::string& job_folder);
 std::string TraceFile(const std::string& job_folder, int stage);
 
