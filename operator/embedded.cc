@@ -314,8 +314,12 @@ JobResult ControlPlane::ResultOf(const Current& current) {
   result.validation_loss = current.run.validation_loss;
   const json& kept = current.metrics.last_kept();
   if (!result.loss && IntAt(kept, {"step"}) == result.step) {  // no step was left to do
-    if (const json* loss = Find(kept, {"loss"})) result.loss = loss->get<double>();
-    if (const json* loss = Find(kept, {"validationLoss"})) result.validation_loss = loss->get<double>();
+    const auto number = [&kept](const char* name) -> std::optional<double> {
+      const json* value = Find(kept, {name});
+      return value != nullptr && value->is_number() ? std::optional(value->get<double>()) : std::nullopt;
+    };
+    result.loss = number("loss");
+    result.validation_loss = number("validationLoss");
   }
   result.checkpoint = current.run.checkpoint;
   result.tasks = current.tasks;

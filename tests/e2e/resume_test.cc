@@ -168,13 +168,13 @@ TEST_F(Resume, ADamagedCheckpointIsSkippedAndTheOneBeforeTaken) {
 
 TEST_F(Resume, AnotherCutAndAnotherJobGoOnWithTheSameBits) {
   ASSERT_EQ(RunJob({.name = "whole", .compnodes = 1}).exit_code, 0);
-  ASSERT_EQ(RunJob({.name = "job", .compnodes = 1, .steps = 6}).exit_code, 0);
+  ASSERT_EQ(RunJob({.name = "job", .compnodes = 1, .steps = 8}).exit_code, 0);
 
   const ProcessResult heir =
-      RunJob({.name = "heir", .more = "    resumeFrom: {uri: work/job/checkpoints/step-6}\n"});
+      RunJob({.name = "heir", .more = "    resumeFrom: {uri: work/job/checkpoints/step-8}\n"});
   ASSERT_EQ(heir.exit_code, 0) << heir.err;
   const std::vector<std::string> curve = Curve("whole");
-  EXPECT_EQ(Curve("heir"), std::vector<std::string>(curve.begin() + 6, curve.end()));
+  EXPECT_EQ(Curve("heir"), std::vector<std::string>(curve.begin() + 8, curve.end()));
   EXPECT_TRUE(Tensors("heir", 12) == Tensors("whole", 12));
 
   const ProcessResult recut = RunJob({.name = "job", .compnodes = 3}, {"--resume"});
@@ -184,22 +184,22 @@ TEST_F(Resume, AnotherCutAndAnotherJobGoOnWithTheSameBits) {
 }
 
 TEST_F(Resume, AFileThatCannotBeWrittenFailsTheJobAndKeepsTheCheckpointBefore) {
-  ASSERT_EQ(RunJob({.name = "whole", .steps = 6}).exit_code, 0);
-  ASSERT_EQ(RunJob({.name = "job", .steps = 2}).exit_code, 0);
+  ASSERT_EQ(RunJob({.name = "whole", .steps = 8}).exit_code, 0);
+  ASSERT_EQ(RunJob({.name = "job", .steps = 4}).exit_code, 0);
   std::string line = "ulimit -f 48; exec";
-  for (const std::string& word : RunWords({.name = "job", .steps = 6}, {"--resume"}))
+  for (const std::string& word : RunWords({.name = "job", .steps = 8}, {"--resume"}))
     line += " '" + word + "'";
   const ProcessResult limited = testing::Run({"/bin/bash", "-c", line}, folder_.path(), kPatience);
   EXPECT_EQ(limited.exit_code, 1);
   EXPECT_THAT(limited.out,
               AllOf(HasSubstr("CheckpointFailed"),
-                    HasSubstr("could not write its part of the checkpoint after step 4"),
-                    HasSubstr("/checkpoints/.step-4.partial/stage-"), HasSubstr("File too large")));
-  EXPECT_TRUE(fs::exists(JobFile("job", "checkpoints/step-2/manifest.json")));
-  EXPECT_FALSE(fs::exists(JobFile("job", "checkpoints/step-4")));
-  const ProcessResult resumed = RunJob({.name = "job", .steps = 6}, {"--resume"});
+                    HasSubstr("could not write its part of the checkpoint after step 6"),
+                    HasSubstr("/checkpoints/.step-6.partial/stage-"), HasSubstr("File too large")));
+  EXPECT_TRUE(fs::exists(JobFile("job", "checkpoints/step-4/manifest.json")));
+  EXPECT_FALSE(fs::exists(JobFile("job", "checkpoints/step-6")));
+  const ProcessResult resumed = RunJob({.name = "job", .steps = 8}, {"--resume"});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
-  ExpectSameEnd("job", "whole", 6);
+  ExpectSameEnd("job", "whole", 8);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,18 @@ class StageWorkerTest : public ::testing::Test {
     assignment.set_checkpoint_directory(scratch_ / "checkpoints");
     (*assignment.mutable_model_config_json())["config.json"] = "{}";
     assignment.set_resume(resume_);
+    std::set<std::string> names;
+    for (const graph::v1::StageProgram& program : programs_) {
+      for (const graph::v1::SubDag& sub_dag : program.sub_dags()) {
+        for (const graph::v1::Operator& op : sub_dag.operators()) {
+          if (op.kind() != graph::v1::Operator::VARIABLE || !names.insert(op.name()).second) continue;
+          auto* variable = assignment.add_variables();
+          variable->set_tensor_name(op.variable().tensor_name());
+          *variable->mutable_spec() = op.outputs(0);
+          variable->set_trainable(op.variable().trainable());
+        }
+      }
+    }
     return assignment;
   }
 
