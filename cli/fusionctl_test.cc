@@ -229,10 +229,11 @@ TEST_F(Fusionctl, RunRefusesAFolderThatIsThere) {
   fs::create_directories(Workdir() + "/small");
   const ProcessResult result = Ctl({"run", "-f", Job(), "--workdir", Workdir()});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("work/small is there already; remove it with --overwrite"));
-  const ProcessResult resume = Ctl({"run", "-f", Job(), "--workdir", Workdir(), "--resume"});
-  EXPECT_EQ(resume.exit_code, 2);
-  EXPECT_THAT(resume.err, HasSubstr("not supported yet"));
+  EXPECT_THAT(result.err, HasSubstr("work/small is there already; go on with --resume, or remove it with "
+                                    "--overwrite"));
+  const ProcessResult both = Ctl({"run", "-f", Job(), "--workdir", Workdir(), "--resume", "--overwrite"});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("give one of them"));
 }
 
 TEST_F(Fusionctl, RunChecksThePlanItReplays) {

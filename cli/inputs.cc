@@ -44,6 +44,14 @@ void CheckJobFiles(const Job& job, std::vector<api::ManifestError>* errors) {
   if (spec.model().init_from().has_uri()) {
     CheckSource(job, "spec.model.initFrom.uri", spec.model().init_from().uri(), true, errors);
   }
+  if (absl::StrContains(api::ResolveUri(job.file, spec.checkpoint().uri()), "://")) {
+    errors->push_back(job.Error(
+        {"spec.checkpoint.uri", absl::StrCat("\"", spec.checkpoint().uri(),
+                                             "\" is not supported yet; give a folder of this machine")}));
+  }
+  if (spec.training().resume_from().has_uri()) {
+    CheckSource(job, "spec.training.resumeFrom.uri", spec.training().resume_from().uri(), true, errors);
+  }
 }
 
 }  // namespace

@@ -83,10 +83,9 @@ class Run {
 };
 
 absl::Status Run::CheckBeforeStart() {
-  if (invocation_.Has("resume")) {
+  if (invocation_.Has("resume") && invocation_.Has("overwrite")) {
     return absl::InvalidArgumentError(
-        "--resume is not supported yet: resuming comes with the breadth milestone; use --overwrite to start "
-        "again");
+        "--resume keeps what an earlier run left and --overwrite removes it; give one of them");
   }
   if (invocation_.Has("trace") &&
       (!absl::SimpleAtoi(invocation_.Get("trace", ""), &trace_step_) || trace_step_ < 1)) {
@@ -104,9 +103,9 @@ absl::Status Run::CheckBeforeStart() {
   for (const Job& job : manifest_.jobs) {
     const fs::path folder = fs::path(workdir_) / job.object.metadata().name();
     std::error_code ignored;
-    if (fs::exists(folder, ignored) && !invocation_.Has("overwrite")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(folder.string(), " is there already; remove it with --overwrite"));
+    if (fs::exists(folder, ignored) && !invocation_.Has("overwrite") && !invocation_.Has("resume")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          folder.string(), " is there already; go on with --resume, or remove it with --overwrite"));
     }
   }
   return absl::OkStatus();
@@ -128,6 +127,7 @@ absl::Status Run::Start() {
   }
   options.profile = &profiles_;
   options.overwrite = invocation_.Has("overwrite");
+  options.resume = invocation_.Has("resume");
   auto plane = op::EmbeddedControlPlane::Start(std::move(options), compnodes);
   if (!plane.ok()) return plane.status();
   plane_ = *std::move(plane);
@@ -158,12 +158,17 @@ absl::StatusOr<op::JobResult> Run::RunJob(const Job& job) {
 absl::StatusOr<op::JobResult> Run::Await(const Job& job, RunMonitor* monitor) {
   constexpr int kRefreshMilliseconds = 1000;
   bool plan_shown = false;
+  size_t notes_shown = 0;
   while (true) {
     const JobState state = monitor->State();
     if (state.plan.has_value() && !plan_shown) {
       view_.Clear();
       console_.err << PlanText(*state.plan, false) << std::endl;
       plan_shown = true;
+    }
+    for (; notes_shown < state.notes.size(); ++notes_shown) {
+      view_.Clear();
+      console_.Note(absl::StrCat(job.object.metadata().name(), ": ", state.notes[notes_shown]));
     }
     if (auto result = monitor->Result(); result.has_value()) return *std::move(result);
     if (interrupt_.raised()) {

@@ -23,6 +23,11 @@ op::JobCallbacks RunMonitor::Callbacks() {
     state_.plan = plan;
     Wake();
   };
+  callbacks.on_note = [this](const std::string& note) {
+    const absl::MutexLock lock(&mutex_);
+    state_.notes.push_back(note);
+    Wake();
+  };
   callbacks.on_step = [this](const op::StepRecord& record) { OnStep(record); };
   return callbacks;
 }

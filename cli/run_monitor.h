@@ -21,6 +21,7 @@ namespace fusion::cli {
 struct JobState {
   std::string phase = "Pending";
   std::optional<graph::v1::Plan> plan;
+  std::vector<std::string> notes;                     ///< in the order that they came
   op::StepRecord last_step;                           ///< step 0: none yet
   std::optional<double> validation_loss;              ///< the newest
   std::vector<double> step_seconds;                   ///< by step, from 1

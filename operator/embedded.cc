@@ -77,11 +77,13 @@ class ControlPlane final : public EmbeddedControlPlane, private RunObserver {
   struct Current {
     ObjectKey key;
     std::string folder;
+    std::string checkpoints;
     JobCallbacks callbacks;
     int64_t keep;  ///< checkpoints
     MetricsFile metrics;
     json object = nullptr;  ///< as last seen
     RunStatus run = {};     ///< as last seen
+    int64_t begun = 0;      ///< incarnation whose metrics have begun
     int64_t tasks = 0;
     int64_t overrun_tasks = 0;
   };
@@ -92,6 +94,8 @@ class ControlPlane final : public EmbeddedControlPlane, private RunObserver {
   std::vector<std::string> WorkerCommand(const WorkerSpec& worker) const;
   std::string FolderOf(const std::string& job) const;
   static JobResult ResultOf(const Current& current);
+  /// Once for each incarnation, when it runs and before its first step; false at other times.
+  static bool BeginMetrics(Current& current);
   /// Passes what happened to the job's callbacks, unless another job runs.
   void Report(const ObjectKey& key, const std::function<void(const JobCallbacks&)>& report);
 
@@ -243,15 +247,19 @@ absl::StatusOr<JobResult> ControlPlane::Run(const EmbeddedJob& input, const JobC
   if (!job.metadata().has_namespace_()) job.mutable_metadata()->set_namespace_(kDefaultNamespace);
   const ObjectKey key{job.metadata().namespace_(), job.metadata().name()};
   const std::string folder = FolderOf(key.name);
-  if (absl::Status status = MakeJobFolder(folder, options_.overwrite); !status.ok()) return status;
+  const ExistingFolder existing = options_.resume      ? ExistingFolder::kKeep
+                                  : options_.overwrite ? ExistingFolder::kOverwrite
+                                                       : ExistingFolder::kRefuse;
+  const std::string checkpoints = CheckpointFolder(job.spec(), input.base_directory, folder);
+  if (absl::Status status = MakeJobFolder(folder, checkpoints, existing); !status.ok()) return status;
   if (absl::Status status = RemoveEarlier(key); !status.ok()) return status;
   plans_.SetFolder(key, folder);
-  planning_.SetFiles(key, {input.base_directory, folder, input.replay, input.trace_step});
+  planning_.SetFiles(key, {input.base_directory, folder, input.replay, input.trace_step, options_.resume});
   {
     absl::MutexLock lock(&mutex_);
     const int64_t keep = job.spec().checkpoint().has_keep() ? job.spec().checkpoint().keep() : kDefaultKeep;
     current_ = std::make_unique<Current>(
-        Current{key, folder, callbacks, keep, MetricsFile(folder + "/metrics.jsonl")});
+        Current{key, folder, checkpoints, callbacks, keep, MetricsFile(folder + "/metrics.jsonl")});
     if (cancelled_) job_reconciler_->Cancel(key, kCancelled);
     absl::StatusOr<json> created = store_->Create(kFusionJobs, api::ToJson(job));
     if (!created.ok()) {
@@ -282,7 +290,8 @@ JobResult ControlPlane::AwaitEnd(const ObjectKey& key) {
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<graph::v1::Plan> plan =
       plans_.Load(key, IntAt(current_->object, {"status", "incarnation"}));
-  const absl::Status tidied = TidyJobFolder(current_->folder, plan.ok() ? plan->stages_size() : 0);
+  const absl::Status tidied =
+      TidyJobFolder(current_->folder, current_->checkpoints, plan.ok() ? plan->stages_size() : 0);
   if (!tidied.ok()) LogWarning("the job's folder could not be tidied", "embedded", key.ToString(), tidied);
   JobResult result = ResultOf(*current_);
   if (plan.ok()) result.plan = PlanFiles::FileIn(current_->folder);
@@ -303,6 +312,15 @@ JobResult ControlPlane::ResultOf(const Current& current) {
   result.step = current.run.last_step.step;
   result.loss = current.run.last_step.loss;
   result.validation_loss = current.run.validation_loss;
+  const json& kept = current.metrics.last_kept();
+  if (!result.loss && IntAt(kept, {"step"}) == result.step) {  // no step was left to do
+    const auto number = [&kept](const char* name) -> std::optional<double> {
+      const json* value = Find(kept, {name});
+      return value != nullptr && value->is_number() ? std::optional(value->get<double>()) : std::nullopt;
+    };
+    result.loss = number("loss");
+    result.validation_loss = number("validationLoss");
+  }
   result.checkpoint = current.run.checkpoint;
   result.tasks = current.tasks;
   result.overrun_tasks = current.overrun_tasks;
@@ -371,20 +389,37 @@ void ControlPlane::OnStep(const std::string& job, const StepRecord& record) {
   progress_->Enqueue(key);
 }
 
+bool ControlPlane::BeginMetrics(Current& current) {
+  const RunStatus& run = current.run;
+  if (run.phase != RunPhase::kRunning || current.begun == run.incarnation) return false;
+  current.begun = run.incarnation;
+  const absl::Status begun = current.metrics.StartAfter(run.resumed_step);
+  if (!begun.ok()) LogWarning("metrics.jsonl cannot begin", "embedded", current.key.ToString(), begun);
+  return true;
+}
+
 void ControlPlane::OnCheckpoint(const std::string& job, int64_t /*step*/, const std::string& /*path*/) {
   absl::MutexLock lock(&mutex_);
   if (current_ == nullptr || current_->key != KeyOfName(job)) return;
-  const absl::Status pruned = PruneCheckpoints(current_->folder, current_->keep);
+  const absl::Status pruned = PruneCheckpoints(current_->checkpoints, current_->keep);
   if (!pruned.ok()) LogWarning("old checkpoints could not be removed", "embedded", job, pruned);
 }
 
 void ControlPlane::OnChange(const std::string& job) {
   const ObjectKey key = KeyOfName(job);
+  std::vector<std::string> notes;
   {
     absl::MutexLock lock(&mutex_);
-    if (current_ != nullptr && current_->key == key)
+    if (current_ != nullptr && current_->key == key) {
       current_->run = broker_->Find(job).value_or(current_->run);
+      if (BeginMetrics(*current_)) notes = current_->run.notes;
+    }
   }
+  Report(key, [&](const JobCallbacks& callbacks) {
+    for (const std::string& note : notes) {
+      if (callbacks.on_note) callbacks.on_note(note);
+    }
+  });
   jobs_->Enqueue(key);
   progress_->Enqueue(key);
 }

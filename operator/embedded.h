@@ -27,6 +27,7 @@ struct EmbeddedOptions {
   std::string jax_worker_binary;     ///< of fusion-jax-worker; empty: no compnode has the engine jax
   ProfileSource* profile = nullptr;  ///< outlives the control plane
   bool overwrite = false;            ///< replace a job's folder that exists
+  bool resume = false;               ///< keep it, and go on from its newest intact checkpoint
   int cores = 0;                     ///< for the bound on emulated speeds; 0: those of this process
   /// Program and arguments of a worker, given the broker's address; empty: the engine's worker with the
   /// arguments that broker.proto says.
@@ -46,6 +47,8 @@ struct JobCallbacks {
   std::function<void(const std::string& phase, const std::string& message)> on_phase;
   std::function<void(const graph::v1::Plan&)> on_plan;
   std::function<void(const StepRecord&)> on_step;
+  /// For people, before the first step: what the run goes on from, what it skipped or left out, and why.
+  std::function<void(const std::string& note)> on_note;
 };
 
 /// A job's end.
@@ -82,7 +85,8 @@ class EmbeddedControlPlane {
   virtual Client& client() = 0;
 
   /// Runs one job to its end; one at a time. A job that fails is a result; an error means that it did not
-  /// begin: ALREADY_EXISTS, its folder is there and may not be replaced.
+  /// begin: ALREADY_EXISTS, its folder is there and may be neither replaced nor
+  /// gone on with.
   virtual absl::StatusOr<JobResult> Run(const EmbeddedJob& job, const JobCallbacks& callbacks) = 0;
 
   /// Makes the job that runs fail with reason Cancelled, and every later one at once. Returns at once; Run

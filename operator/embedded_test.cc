@@ -248,6 +248,72 @@ TEST_F(EmbeddedTest, ALostWorkerIsReplacedWhereTheJobAllowsIt) {
   EXPECT_EQ(Metrics().size(), 3u);  // of the last attempt alone
 }
 
+TEST_F(EmbeddedTest, ALostWorkersJobGoesOnFromItsNewestCheckpoint) {
+  Start("kill:1@8#1");
+  EmbeddedJob job = Job(12);
+  job.job.mutable_spec()->mutable_checkpoint()->set_every_steps(3);
+  job.job.mutable_spec()->mutable_run_policy()->set_backoff_limit(1);
+  std::vector<int64_t> steps;
+  std::string running;
+  std::vector<std::string> notes;
+  callbacks_.on_note = [&](const std::string& note) { notes.push_back(note); };
+  callbacks_.on_step = [&](const StepRecord& record) { steps.push_back(record.step); };
+  callbacks_.on_phase = [&](const std::string& phase, const std::string& message) {
+    if (phase == "Running") running = message;
+  };
+  const JobResult result = Run(job);
+  EXPECT_EQ(result.phase, "Succeeded") << result.message;
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10, 11, 12}));
+  EXPECT_EQ(notes, std::vector<std::string>{"goes on from " + Folder() + "/checkpoints/step-6"});
+  EXPECT_EQ(running, "all 2 stages are running; goes on from " + Folder() + "/checkpoints/step-6");
+  const std::vector<json> metrics = Metrics();
+  ASSERT_EQ(metrics.size(), 12u);
+  for (size_t i = 0; i < metrics.size(); ++i) EXPECT_EQ(metrics[i]["step"], i + 1);
+}
+
+TEST_F(EmbeddedTest, CheckpointsGoWhereTheJobSays) {
+  Start();
+  EmbeddedJob job = Job(9);
+  job.job.mutable_spec()->mutable_checkpoint()->set_uri("saved/here");
+  job.job.mutable_spec()->mutable_checkpoint()->set_every_steps(2);
+  job.job.mutable_spec()->mutable_checkpoint()->set_keep(2);
+  const JobResult result = Run(job);
+  EXPECT_EQ(result.phase, "Succeeded") << result.message;
+  EXPECT_EQ(result.checkpoint, folder_.path() + "/saved/here/step-9");
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(folder_.path() + "/saved/here")) {
+    left.insert(entry.path().filename());
+  }
+  EXPECT_EQ(left, (std::set<std::string>{"step-8", "step-9"}));
+  EXPECT_FALSE(fs::exists(CheckpointFolder(Folder())));
+}
+
+TEST_F(EmbeddedTest, ResumingGoesOnWhereTheFolderIs) {
+  Start();
+  EXPECT_EQ(Run(Job(6)).phase, "Succeeded");
+  const std::string before = *ReadFile(Folder() + "/metrics.jsonl");
+  options_.resume = true;
+  Start();
+  JobResult result = Run(Job(10));
+  EXPECT_EQ(result.phase, "Succeeded") << result.message;
+  EXPECT_EQ(result.step, 10);
+  EXPECT_TRUE(absl::StartsWith(*ReadFile(Folder() + "/metrics.jsonl"), before));
+  EXPECT_EQ(Metrics().size(), 10u);
+  EXPECT_TRUE(absl::StrContains(*ReadFile(Folder() + "/logs/stage-0.log"), "stage 0 step 7"));
+
+  // Nothing is left to do: the same result, and no line more.
+  Start();
+  result = Run(Job(10));
+  EXPECT_EQ(result.phase, "Succeeded") << result.message;
+  EXPECT_EQ(result.step, 10);
+  EXPECT_EQ(result.loss, 1.0 / 30);
+  EXPECT_EQ(result.checkpoint, Folder() + "/checkpoints/step-10");
+  EXPECT_EQ(Metrics().size(), 10u);
+
+  // A job without a folder begins.
+  EXPECT_EQ(Run(Job(2, "new")).step, 2);
+}
+
 TEST_F(EmbeddedTest, CancelLeavesNoProcessAndNoPartialFile) {
   Start();
   absl::Mutex mutex;
@@ -369,8 +435,9 @@ TEST_F(EmbeddedTest, AJobThatAnEarlierRunLeftIsFailedNotStarted) {
 TEST(JobFolderTest, TidyJoinsTracesAndRemovesWhatIsHalfDone) {
   testing::ScratchFolder scratch;
   const std::string folder = scratch.path() + "/job";
-  ASSERT_TRUE(MakeJobFolder(folder, false).ok());
-  EXPECT_TRUE(absl::IsAlreadyExists(MakeJobFolder(folder, false)));
+  const std::string checkpoints = CheckpointFolder(folder);
+  ASSERT_TRUE(MakeJobFolder(folder, checkpoints, ExistingFolder::kRefuse).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(MakeJobFolder(folder, checkpoints, ExistingFolder::kRefuse)));
   for (int stage : {0, 1}) {
     std::ofstream(TraceFile(folder, stage)) << "{\"traceEvents\": [{\"pid\": " << stage << "}]}";
   }
@@ -378,13 +445,58 @@ TEST(JobFolderTest, TidyJoinsTracesAndRemovesWhatIsHalfDone) {
   fs::create_directories(CheckpointFolder(folder) + "/step-2");
   std::ofstream(LinkStateFile(folder)) << "x";
   std::ofstream(folder + "/plan.json.new") << "half";
-  ASSERT_TRUE(TidyJobFolder(folder, 2).ok());
+  ASSERT_TRUE(TidyJobFolder(folder, checkpoints, 2).ok());
   std::set<std::string> left;
   for (const auto& entry : fs::directory_iterator(folder)) left.insert(entry.path().filename());
   EXPECT_EQ(left, (std::set<std::string>{"checkpoints", "logs", "trace.json"}));
   EXPECT_FALSE(fs::exists(CheckpointFolder(folder) + "/.step-3.partial"));
   EXPECT_TRUE(fs::exists(CheckpointFolder(folder) + "/step-2"));
   EXPECT_EQ(json::parse(*ReadFile(folder + "/trace.json"))["traceEvents"].size(), 2u);
+}
+
+TEST(JobFolderTest, MetricsOfLaterStepsAreRemoved) {
+  TemporaryFolder scratch;
+  const std::string path = scratch.path() + "/metrics.jsonl";
+  std::ofstream(path) << "{\"step\":1,\"loss\":0.5}\n\nnot a line\n{\"step\":2,\"loss\":0.25}\n"
+                         "{\"step\":3}\n{\"step\":4,\"lo";
+  MetricsFile metrics(path);
+  ASSERT_TRUE(metrics.StartAfter(2).ok());
+  EXPECT_EQ(*ReadFile(path), "{\"step\":1,\"loss\":0.5}\n{\"step\":2,\"loss\":0.25}\n");
+  EXPECT_EQ(metrics.last_kept()["loss"], 0.25);
+  StepRecord record;
+  record.step = 3;
+  ASSERT_TRUE(metrics.Append(record).ok());
+  ASSERT_TRUE(metrics.StartAfter(0).ok());
+  EXPECT_EQ(*ReadFile(path), "");
+  EXPECT_TRUE(metrics.last_kept().is_null());
+}
+
+TEST(JobFolderTest, PruningKeepsTheNewestAndWhatIsNoCheckpoint) {
+  TemporaryFolder scratch;
+  const std::string folder = scratch.path() + "/kept";
+  for (const char* name : {"step-9", "step-10", "step-100", "step-20.damaged"}) {
+    fs::create_directories(folder + "/" + name + "/x");
+  }
+  ASSERT_TRUE(PruneCheckpoints(folder, 2).ok());
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(folder)) left.insert(entry.path().filename());
+  EXPECT_EQ(left, (std::set<std::string>{"step-10", "step-100", "step-20.damaged"}));
+}
+
+TEST(JobFolderTest, CheckpointsElsewhereAreRefusedOrOverwrittenAlone) {
+  TemporaryFolder scratch;
+  const std::string folder = scratch.path() + "/job";
+  const std::string elsewhere = scratch.path() + "/elsewhere";
+  fs::create_directories(elsewhere + "/step-4");
+  fs::create_directories(elsewhere + "/thesis");
+  const absl::Status refused = MakeJobFolder(folder, elsewhere, ExistingFolder::kRefuse);
+  EXPECT_TRUE(absl::IsAlreadyExists(refused));
+  EXPECT_TRUE(absl::StrContains(refused.message(), elsewhere + "/step-4")) << refused;
+  ASSERT_TRUE(MakeJobFolder(folder, elsewhere, ExistingFolder::kKeep).ok());
+  EXPECT_TRUE(fs::exists(elsewhere + "/step-4"));
+  ASSERT_TRUE(MakeJobFolder(folder, elsewhere, ExistingFolder::kOverwrite).ok());
+  EXPECT_FALSE(fs::exists(elsewhere + "/step-4"));
+  EXPECT_TRUE(fs::exists(elsewhere + "/thesis"));
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 // numbers, and fails where it is told to.
 //
 //   fake_worker stage --broker HOST:PORT --job JOB --stage N --compnode NAME --incarnation N [--fault
-//   KIND:STAGE@STEP]
+//   KIND:STAGE@STEP[#INCARNATION]]
+// It goes on from the highest step-N where it is told to resume. Without an incarnation, a fault is in each.
 // KIND: crash (exit status 3), kill (signal 9), hang (stops answering), report (Failure, then exit status 1).
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
@@ -78,10 +79,10 @@ class FakeWorker {
         shape_ = ShapeOf(assignment_.spec(), assignment_.stages());
         return;
       case BrokerMessage::kPeers:
-        answer.mutable_ready();
+        *answer.mutable_ready() = Ready();
         return Send(answer);
       case BrokerMessage::kStart:
-        trainer_ = std::thread([this] { Train(); });
+        trainer_ = std::thread([this, first = message.start().first_step()] { Train(first); });
         return;
       case BrokerMessage::kPing:
         answer.mutable_pong()->set_sequence(message.ping().sequence());
@@ -100,8 +101,21 @@ class FakeWorker {
     }
   }
 
-  void Train() {
-    for (int64_t step = 1; step <= shape_.steps; ++step) {
+  wire::v1::Ready Ready() const {
+    wire::v1::Ready ready;
+    if (!assignment_.resume() || stage_ != 0) return ready;
+    for (const auto& entry : std::filesystem::directory_iterator(assignment_.checkpoint_directory())) {
+      const std::string name = entry.path().filename();
+      if (name.rfind("step-", 0) != 0 || std::stoll(name.substr(5)) <= ready.checkpoint_step()) continue;
+      ready.set_checkpoint(entry.path());
+      ready.set_checkpoint_step(std::stoll(name.substr(5)));
+    }
+    if (!ready.checkpoint().empty()) ready.add_notes("goes on from " + ready.checkpoint());
+    return ready;
+  }
+
+  void Train(int64_t first_step) {
+    for (int64_t step = first_step; step <= shape_.steps; ++step) {
       std::printf("stage %d step %lld\n", stage_, static_cast<long long>(step));
       std::fflush(stdout);
       Fault(step);
@@ -134,7 +148,8 @@ class FakeWorker {
   }
 
   void WritePart(int64_t step) {
-    const std::string path = absl::StrCat(assignment_.checkpoint_directory(), "/.part-", step, "-", stage_);
+    const std::string path =
+        absl::StrCat(assignment_.checkpoint_directory(), "/.step-", step, "-", stage_, ".partial");
     std::ofstream(path) << "part";
     WorkerMessage message;
     message.mutable_checkpoint_part()->set_step(step);
@@ -146,7 +161,9 @@ class FakeWorker {
     const auto flag = flags_.find("--fault");
     if (flag == flags_.end()) return;
     const size_t colon = flag->second.find(':');
-    if (flag->second.substr(colon + 1) != absl::StrCat(stage_, "@", step)) return;
+    const std::string moment = absl::StrCat(stage_, "@", step);
+    const std::string wanted = flag->second.substr(colon + 1);
+    if (wanted != moment && wanted != absl::StrCat(moment, "#", flags_.at("--incarnation"))) return;
     const std::string kind = flag->second.substr(0, colon);
     std::printf("stage %d is told to %s\n", stage_, kind.c_str());
     std::fflush(stdout);

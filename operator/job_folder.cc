@@ -10,7 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
+#include "operator/object.h"
 #include "operator/store/object_files.h"
 #include "proto/json_mapper.h"
 
@@ -40,6 +42,19 @@ absl::Status RemoveAll(const fs::path& path) {
   return error ? FileError("remove", path.string(), error) : absl::OkStatus();
 }
 
+// step-N folders, the newest first.
+std::vector<std::pair<int64_t, fs::path>> CheckpointsIn(const std::string& folder) {
+  std::vector<std::pair<int64_t, fs::path>> checkpoints;
+  for (const fs::path& path : EntriesOf(folder)) {
+    const std::string name = path.filename().string();
+    int64_t step = 0;
+    if (absl::StartsWith(name, "step-") && absl::SimpleAtoi(name.substr(5), &step))
+      checkpoints.emplace_back(step, path);
+  }
+  std::sort(checkpoints.rbegin(), checkpoints.rend());
+  return checkpoints;
+}
+
 absl::Status JoinTraces(const std::string& folder, int stages) {
   json events = json::array();
   for (int stage = 0; stage < stages; ++stage) {
@@ -55,23 +70,31 @@ absl::Status JoinTraces(const std::string& folder, int stages) {
 
 }  // namespace
 
-absl::Status MakeJobFolder(const std::string& folder, bool overwrite) {
+absl::Status MakeJobFolder(const std::string& folder, const std::string& checkpoints,
+                           ExistingFolder existing) {
   std::error_code error;
-  if (fs::exists(fs::symlink_status(folder, error))) {
-    if (!overwrite) {
-      return absl::AlreadyExistsError(
-          absl::StrCat(folder, " exists; use --overwrite, or another --workdir or name"));
-    }
-    if (absl::Status status = RemoveAll(folder); !status.ok()) return status;
+  const bool there = fs::exists(fs::symlink_status(folder, error));
+  const std::vector<std::pair<int64_t, fs::path>> saved = CheckpointsIn(checkpoints);
+  if (existing == ExistingFolder::kRefuse && (there || !saved.empty())) {
+    return absl::AlreadyExistsError(
+        there ? absl::StrCat(folder, " exists; use --resume, --overwrite, or another --workdir or name")
+              : absl::StrCat("spec.checkpoint.uri: ", saved.front().second.string(),
+                             " exists; use --resume, --overwrite, or another folder"));
   }
-  for (const std::string& path : {folder + "/logs", CheckpointFolder(folder)}) {
+  if (existing == ExistingFolder::kOverwrite) {
+    if (absl::Status status = RemoveAll(folder); !status.ok()) return status;
+    for (const auto& [step, path] : saved) {
+      if (absl::Status status = RemoveAll(path); !status.ok()) return status;
+    }
+  }
+  for (const std::string& path : {folder + "/logs", checkpoints}) {
     fs::create_directories(path, error);
     if (error) return FileError("make the folder", path, error);
   }
   return absl::OkStatus();
 }
 
-absl::Status TidyJobFolder(const std::string& folder, int stages) {
+absl::Status TidyJobFolder(const std::string& folder, const std::string& checkpoints, int stages) {
   absl::Status status = JoinTraces(folder, stages);
   for (int stage = 0; stage < stages; ++stage) status.Update(RemoveAll(TraceFile(folder, stage)));
   for (const fs::path& path : EntriesOf(folder)) {
@@ -80,34 +103,50 @@ absl::Status TidyJobFolder(const std::string& folder, int stages) {
       status.Update(RemoveAll(path));
     }
   }
-  for (const fs::path& path : EntriesOf(CheckpointFolder(folder))) {
-    if (absl::StartsWith(path.filename().string(), ".")) status.Update(RemoveAll(path));
+  for (const fs::path& path : EntriesOf(checkpoints)) {
+    const std::string name = path.filename().string();
+    if (absl::StartsWith(name, ".step-") && absl::EndsWith(name, ".partial")) status.Update(RemoveAll(path));
   }
   return status;
 }
 
-absl::Status PruneCheckpoints(const std::string& folder, int64_t keep) {
-  std::vector<std::pair<int64_t, fs::path>> checkpoints;
-  for (const fs::path& path : EntriesOf(CheckpointFolder(folder))) {
-    const std::string name = path.filename().string();
-    int64_t step = 0;
-    if (absl::StartsWith(name, "step-") && absl::SimpleAtoi(name.substr(5), &step))
-      checkpoints.emplace_back(step, path);
-  }
-  std::sort(checkpoints.rbegin(), checkpoints.rend());
+absl::Status PruneCheckpoints(const std::string& checkpoints, int64_t keep) {
+  const std::vector<std::pair<int64_t, fs::path>> saved = CheckpointsIn(checkpoints);
   absl::Status status;
-  for (size_t i = static_cast<size_t>(std::max<int64_t>(1, keep)); i < checkpoints.size(); ++i) {
-    status.Update(RemoveAll(checkpoints[i].second));
+  for (size_t i = static_cast<size_t>(std::max<int64_t>(1, keep)); i < saved.size(); ++i) {
+    const fs::path& path = saved[i].second;
+    const fs::path aside = path.parent_path() / absl::StrCat(".", path.filename().string(), ".old.partial");
+    std::error_code error;
+    fs::rename(path, aside, error);
+    status.Update(error ? FileError("rename", path.string(), error) : RemoveAll(aside));
   }
   return status;
+}
+
+absl::Status MetricsFile::StartAfter(int64_t step) {
+  file_.close();
+  last_kept_ = nullptr;
+  std::error_code error;
+  std::string kept;
+  if (fs::exists(path_, error)) {
+    absl::StatusOr<std::string> text = ReadFile(path_);
+    if (!text.ok()) return text.status();
+    for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+      json value = json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+      const int64_t of_step = IntAt(value, {"step"});
+      if (of_step < 1 || of_step > step) continue;
+      absl::StrAppend(&kept, line, "\n");
+      last_kept_ = std::move(value);
+    }
+    if (absl::Status status = WriteFileAtomically(path_, kept); !status.ok()) return status;
+  }
+  file_.clear();
+  file_.open(path_, std::ios::app);
+  return absl::OkStatus();
 }
 
 absl::Status MetricsFile::Append(const StepRecord& record) {
-  if (record.step == 1 || !file_.is_open()) {
-    file_.close();
-    file_.clear();
-    file_.open(path_, record.step == 1 ? std::ios::trunc : std::ios::app);
-  }
+  if (!file_.is_open()) file_.open(path_, std::ios::app);
   errno = 0;
   file_ << MetricsLine(record) << '\n' << std::flush;
   return file_ ? absl::OkStatus() : absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path_));

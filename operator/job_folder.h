@@ -10,32 +10,45 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "nlohmann/json.hpp"
 #include "operator/broker/step_record.h"
 #include "operator/controllers/planning.h"
 
 namespace fusion::op {
 
-/// Makes the folder with logs/ and checkpoints/ in it. ALREADY_EXISTS when it is there, unless `overwrite`,
-/// which empties it.
-absl::Status MakeJobFolder(const std::string& folder, bool overwrite);
+/// What becomes of a job's folder that is there already.
+enum class ExistingFolder { kRefuse, kOverwrite, kKeep };
+
+/// Makes the folder with logs/ in it, and the folder of its checkpoints, wherever that is. ALREADY_EXISTS
+/// when it is there, or checkpoints are, and `existing` refuses it; kOverwrite empties it and removes the
+/// checkpoints, and of a folder elsewhere nothing but them.
+absl::Status MakeJobFolder(const std::string& folder, const std::string& checkpoints,
+                           ExistingFolder existing);
 
 /// Removes what only a running job needs, and what an interrupted one left half done: link state, partial
 /// checkpoints and traces, files aside. Joins the stages' traces into trace.json first.
-absl::Status TidyJobFolder(const std::string& folder, int stages);
+absl::Status TidyJobFolder(const std::string& folder, const std::string& checkpoints, int stages);
 
-/// Removes the oldest step-N checkpoints beyond `keep`.
-absl::Status PruneCheckpoints(const std::string& folder, int64_t keep);
+/// Removes the oldest step-N beyond `keep`. Each goes out of the way whole before its files go.
+absl::Status PruneCheckpoints(const std::string& checkpoints, int64_t keep);
 
-/// metrics.jsonl: one line a step. The first step starts it anew. Used by one thread.
+/// metrics.jsonl: one line a step. Used by one thread.
 class MetricsFile {
  public:
   explicit MetricsFile(std::string path) : path_(std::move(path)) {}
+
+  /// A run begins after this step: lines of later steps and what is not a line are removed.
+  absl::Status StartAfter(int64_t step);
   /// The line is in the file when this returns.
   absl::Status Append(const StepRecord& record);
+
+  /// The last line that StartAfter kept; null: none.
+  const nlohmann::json& last_kept() const { return last_kept_; }
 
  private:
   const std::string path_;
   std::ofstream file_;
+  nlohmann::json last_kept_ = nullptr;
 };
 
 /// Plans in memory, the newest of each job also in its folder as plan.json.

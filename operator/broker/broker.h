@@ -42,6 +42,8 @@ struct RunStatus {
   std::optional<double> validation_loss;  ///< the newest
   std::string clusters;                   ///< as in RunSpec
   std::string checkpoint;                 ///< folder of the newest; empty: none
+  int64_t resumed_step = 0;               ///< the run goes on after this step; 0: from the beginning
+  std::vector<std::string> notes;         ///< for people: what was resumed, skipped or left out
   int64_t nonfinite_step = 0;             ///< first step whose loss was not finite; 0: none
   std::string reason;                     ///< of a failure: one word in CamelCase
   std::string message;                    ///< of a failure: the stage, its compnode, and what happened

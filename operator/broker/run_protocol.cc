@@ -116,7 +116,7 @@ RunOutputs RunProtocol::Receive(int index, const WorkerMessage& message, Instant
         Violation(index, "is ready at a wrong time", now, outputs);
         break;
       }
-      OnReady(index, outputs);
+      OnReady(index, message.ready(), now, outputs);
       break;
     case WorkerMessage::kStep:
       OnStep(index, message.step(), now, outputs);
@@ -160,13 +160,31 @@ RunOutputs RunProtocol::Receive(int index, const WorkerMessage& message, Instant
   return outputs;
 }
 
-void RunProtocol::OnReady(int index, RunOutputs& outputs) {
+void RunProtocol::OnReady(int index, const wire::v1::Ready& ready, Instant now, RunOutputs& outputs) {
+  if (index == 0 && !ready.checkpoint().empty()) {
+    const int64_t step = ready.checkpoint_step();
+    if (shape_.evaluate || step < 0 || step > shape_.steps) {
+      Violation(index, absl::StrCat("goes on after step ", step, " of ", shape_.steps), now, outputs);
+      return;
+    }
+    status_.checkpoint = ready.checkpoint();
+    status_.resumed_step = step;
+  }
+  // Every stage may have something to say, stage 0 says what concerns all.
+  if (index == 0) status_.notes.assign(ready.notes().begin(), ready.notes().end());
   stages_[index].state = StageState::kReady;
   ++status_.stages_ready;
   outputs.changed = true;
-  if (!All(StageState::kReady)) return;
+  if (All(StageState::kReady)) StartAll(outputs);
+}
+
+void RunProtocol::StartAll(RunOutputs& outputs) {
+  for (Stage& stage : stages_) stage.last_step = stage.last_part = status_.resumed_step;
+  status_.last_step.step = status_.resumed_step;
+  aggregator_.StartAfter(status_.resumed_step);
   BrokerMessage start;
-  start.mutable_start()->set_first_step(1);
+  start.mutable_start()->set_first_step(status_.resumed_step + 1);
+  start.mutable_start()->set_checkpoint(status_.checkpoint);
   SendToAll(start, outputs);
   status_.phase = RunPhase::kRunning;
 }

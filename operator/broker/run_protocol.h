@@ -89,7 +89,8 @@ class RunProtocol {
     std::string message;
   };
 
-  void OnReady(int index, RunOutputs& outputs);
+  void OnReady(int index, const wire::v1::Ready& ready, Instant now, RunOutputs& outputs);
+  void StartAll(RunOutputs& outputs);
   void OnStep(int index, const wire::v1::StepReport& report, Instant now, RunOutputs& outputs);
   void OnValidation(const wire::v1::ValidationReport& report, RunOutputs& outputs);
   void OnPart(int index, const wire::v1::CheckpointPart& part, Instant now, RunOutputs& outputs);

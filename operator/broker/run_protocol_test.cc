@@ -369,5 +369,50 @@ TEST_F(RunProtocolTest, AfterTheEndNothingIsSaid) {
   EXPECT_TRUE(protocol_->Tick(now_).sends.empty());
 }
 
+WorkerMessage ReadyFrom(int64_t step) {
+  WorkerMessage message = ReadyMessage();
+  message.mutable_ready()->set_checkpoint(absl::StrCat("step-", step));
+  message.mutable_ready()->set_checkpoint_step(step);
+  message.mutable_ready()->add_notes("goes on");
+  return message;
+}
+
+TEST_F(RunProtocolTest, AllStagesGoOnFromTheCheckpointThatStageZeroFound) {
+  Begin(TwoStages(8));
+  for (int stage : {0, 1}) ASSERT_TRUE(protocol_->Register(Registration(stage), now_).ok());
+  Receive(1, ReadyMessage());
+  const RunOutputs outputs = Receive(0, ReadyFrom(5));
+  ASSERT_EQ(Receivers(outputs, BrokerMessage::kStart), (Stages{0, 1}));
+  EXPECT_EQ(outputs.sends[0].second.start().first_step(), 6);
+  EXPECT_EQ(outputs.sends[1].second.start().checkpoint(), "step-5");
+  EXPECT_EQ(protocol_->status().resumed_step, 5);
+  EXPECT_EQ(protocol_->status().notes, std::vector<std::string>{"goes on"});
+  Receive(0, Step(0, 6));
+  const RunOutputs step = Receive(1, Step(1, 6));
+  ASSERT_EQ(step.steps.size(), 1u);
+  EXPECT_EQ(step.steps[0].step, 6);
+  EXPECT_EQ(phase(), RunPhase::kRunning) << message();
+  Receive(0, Step(0, 8));
+  EXPECT_EQ(phase(), RunPhase::kFailed) << "step 7 is missing";
+}
+
+TEST_F(RunProtocolTest, ARunWithNoStepLeftSucceedsAtOnce) {
+  Begin(TwoStages(8));
+  for (int stage : {0, 1}) ASSERT_TRUE(protocol_->Register(Registration(stage), now_).ok());
+  Receive(0, ReadyFrom(8));
+  Receive(1, ReadyMessage());
+  for (int stage : {0, 1}) Receive(stage, FinishedMessage(8));
+  EXPECT_EQ(phase(), RunPhase::kSucceeded) << message();
+  EXPECT_EQ(protocol_->status().checkpoint, "step-8");
+}
+
+TEST_F(RunProtocolTest, ACheckpointBeyondTheLastStepIsAViolation) {
+  Begin(TwoStages(8));
+  for (int stage : {0, 1}) ASSERT_TRUE(protocol_->Register(Registration(stage), now_).ok());
+  Receive(0, ReadyFrom(9));
+  EXPECT_EQ(phase(), RunPhase::kFailed);
+  EXPECT_TRUE(absl::StrContains(message(), "goes on after step 9 of 8")) << message();
+}
+
 }  // namespace
 }  // namespace fusion::op

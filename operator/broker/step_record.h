@@ -61,7 +61,10 @@ class StepAggregator {
  public:
   explicit StepAggregator(const RunShape& shape) : shape_(shape) {}
 
-  /// REQUIRES: each stage's steps count up from 1.
+  /// The run goes on after this step. Before the first report.
+  void StartAfter(int64_t step) { next_ = step + 1; }
+
+  /// REQUIRES: each stage's steps count up from the first.
   std::vector<StepRecord> Add(const wire::v1::StepReport& report);
   std::vector<StepRecord> Add(const wire::v1::ValidationReport& report);
 

@@ -19,6 +19,7 @@ using nlohmann::json;
 constexpr absl::Duration kCleaningInterval = absl::Milliseconds(100);
 constexpr int64_t kPreRunningDeadlineSeconds = 300;
 constexpr int kSummaryEntries = 64;
+constexpr size_t kNoteBytes = 1000;  // of one note in a condition's message
 
 absl::StatusOr<v1alpha1::FusionJob> ParseJob(const json& object) {
   v1alpha1::FusionJob job;
@@ -81,6 +82,14 @@ std::string ReasonOf(const absl::Status& status) {
     default:
       return "PlanningFailed";
   }
+}
+
+std::string RunningMessage(const RunStatus& run) {
+  std::string message = absl::StrCat("all ", run.stages, " stages are running");
+  for (const std::string& note : run.notes) {
+    absl::StrAppend(&message, "; ", note.substr(0, kNoteBytes), note.size() > kNoteBytes ? "…" : "");
+  }
+  return message;
 }
 
 std::string Clusters(const graph::v1::Plan& plan) {
@@ -238,7 +247,7 @@ FusionJobReconciler::Result FusionJobReconciler::Observe(const ObjectKey& key, c
     EndRun(key, "");
     return ReconcileResult();
   }
-  status.SetPhase(kRunning, "Running", absl::StrCat("all ", run.stages, " stages are running"), d_.now());
+  status.SetPhase(kRunning, "Running", RunningMessage(run), d_.now());
   if (absl::Status applied = Apply(status); !applied.ok()) return applied;
   return Wait(job, true);
 }

@@ -28,8 +28,9 @@ namespace fusion::op {
 /// that follow from job, stage and incarnation, so that starting is idempotent. Each call does what the
 /// present state asks for, and no more than once.
 ///
-/// A job that lost a worker starts again from its first step, with a higher incarnation, at most
-/// runPolicy.backoffLimit times; steps are deterministic, so the result is the same.
+/// A job that lost a worker starts again from its newest intact checkpoint, or its first step where it has
+/// none, with a higher incarnation, at most runPolicy.backoffLimit times; steps are deterministic, so the
+/// result is the same.
 class FusionJobReconciler : public Reconciler {
  public:
   /// What it acts on; all outlive it.

@@ -26,11 +26,16 @@ constexpr double kEmulationShare = 0.6;
 
 ObjectKey KeyOfJob(const FusionJob& job) { return {job.metadata().namespace_(), job.metadata().name()}; }
 
+std::string LocalPath(const std::string& uri, const std::string& base_directory) {
+  const std::string path = absl::StartsWith(uri, "file://") ? uri.substr(7) : uri;
+  const bool relative = !absl::StartsWith(path, "/") && !base_directory.empty();
+  return relative ? absl::StrCat(base_directory, "/", path) : path;
+}
+
 absl::Status CheckReadable(const std::string& field, const std::string& uri,
                            const std::string& base_directory) {
   if (absl::StrContains(uri, "://") && !absl::StartsWith(uri, "file://")) return absl::OkStatus();
-  std::string path = absl::StartsWith(uri, "file://") ? uri.substr(7) : uri;
-  if (!absl::StartsWith(path, "/") && !base_directory.empty()) path = absl::StrCat(base_directory, "/", path);
+  const std::string path = LocalPath(uri, base_directory);
   if (access(path.c_str(), R_OK) == 0) return absl::OkStatus();
   const absl::Status reason = absl::ErrnoToStatus(errno, "");
   return absl::NotFoundError(absl::StrCat(field, ": cannot read ", path, reason.message(),
@@ -42,8 +47,25 @@ absl::Status CheckData(const FusionJobSpec& spec, const std::string& base_direct
     absl::Status status = CheckReadable("spec.data.uri", spec.data().uri(), base_directory);
     if (!status.ok()) return status;
   }
-  if (!spec.model().has_init_from()) return absl::OkStatus();
-  return CheckReadable("spec.model.initFrom.uri", spec.model().init_from().uri(), base_directory);
+  if (spec.model().has_init_from()) {
+    absl::Status status =
+        CheckReadable("spec.model.initFrom.uri", spec.model().init_from().uri(), base_directory);
+    if (!status.ok()) return status;
+  }
+  if (!spec.training().has_resume_from()) return absl::OkStatus();
+  return CheckReadable("spec.training.resumeFrom.uri", spec.training().resume_from().uri(), base_directory);
+}
+
+std::vector<wire::v1::ModelVariable> VariablesOf(const graph::v1::Graph& graph) {
+  std::vector<wire::v1::ModelVariable> variables;
+  for (const graph::v1::Operator& op : graph.operators()) {
+    if (op.kind() != graph::v1::Operator::VARIABLE) continue;
+    wire::v1::ModelVariable& variable = variables.emplace_back();
+    variable.set_tensor_name(op.variable().tensor_name());
+    *variable.mutable_spec() = op.outputs(0);
+    variable.set_trainable(op.variable().trainable());
+  }
+  return variables;
 }
 
 const Compnode* FindCompnode(const std::vector<Compnode>& compnodes, const std::string& name) {
@@ -71,6 +93,12 @@ absl::StatusOr<graph::v1::Graph> JobGraph(const v1alpha1::FusionJobSpec& spec) {
 }  // namespace
 
 std::string CheckpointFolder(const std::string& job_folder) { return job_folder + "/checkpoints"; }
+
+std::string CheckpointFolder(const FusionJobSpec& spec, const std::string& base_directory,
+                             const std::string& job_folder) {
+  return spec.checkpoint().has_uri() ? LocalPath(spec.checkpoint().uri(), base_directory)
+                                     : CheckpointFolder(job_folder);
+}
 std::string LinkStateFile(const std::string& job_folder) { return job_folder + "/links.state"; }
 std::string TraceFile(const std::string& job_folder, int stage) {
   return absl::StrCat(job_folder, "/trace-stage-", stage, ".json");
@@ -155,6 +183,7 @@ absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments
       scheduler::EmulatedLinksOf(compnodes, plan);
   if (!links.ok()) return links.status();
 
+  const std::vector<wire::v1::ModelVariable> variables = VariablesOf(*graph);
   std::vector<wire::v1::Assignment> assignments;
   for (int stage = 0; stage < plan.stages_size(); ++stage) {
     const Compnode& compnode =
@@ -165,7 +194,7 @@ absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments
     *assignment.mutable_spec() = job.spec();
     *assignment.mutable_program() = std::move((*programs)[stage]);
     assignment.set_base_directory(files->base_directory);
-    assignment.set_checkpoint_directory(CheckpointFolder(files->folder));
+    assignment.set_checkpoint_directory(CheckpointFolder(job.spec(), files->base_directory, files->folder));
     assignment.set_emulated_flops(compnode.spec().emulation().flops());
     assignment.set_machine_flops(profile->flops);
     assignment.mutable_links()->Assign((*links)[stage].begin(), (*links)[stage].end());
@@ -179,6 +208,9 @@ absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments
     *assignment.mutable_plan() = plan;
     (*assignment.mutable_model_config_json())["config.json"] = *model_config;
     assignment.set_threads(1);
+    // A later incarnation took over from one that may have saved something.
+    assignment.set_resume(files->resume || plan.incarnation() > 1);
+    assignment.mutable_variables()->Assign(variables.begin(), variables.end());
   }
   return assignments;
 }

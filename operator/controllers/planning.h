@@ -64,6 +64,7 @@ struct JobFiles {
   std::string folder;                     ///< of its results
   std::optional<graph::v1::Plan> replay;  ///< a plan to take instead of making one
   int64_t trace_step = 0;                 ///< step whose Chrome trace is written; 0: none
+  bool resume = false;                    ///< go on from the newest intact checkpoint in the folder
 };
 
 /// Planning by the scheduler for workers on this machine.
@@ -100,6 +101,9 @@ absl::Status CheckEmulation(const std::vector<v1alpha1::Compnode>& compnodes, in
 
 /// Names in WORKDIR/JOB.
 std::string CheckpointFolder(const std::string& job_folder);
+/// checkpoint.uri where the job has one, else the one in its folder.
+std::string CheckpointFolder(const v1alpha1::FusionJobSpec& spec, const std::string& base_directory,
+                             const std::string& job_folder);
 std::string LinkStateFile(const std::string& job_folder);
 std::string TraceFile(const std::string& job_folder, int stage);
 

@@ -1,30 +1,33 @@
 #include "worker/checkpoint/checkpoint.h"
 
+#include <fcntl.h>
+#include <linux/fs.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "nlohmann/json.hpp"
 #include "openssl/evp.h"
 #include "worker/checkpoint/durable_file.h"
 #include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/tensor_files.h"
 
 namespace fusion::worker {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 using TensorMap = std::map<std::string, TensorView>;
 
-constexpr char kModelFile[] = "model.safetensors";
-constexpr char kOptimizerFile[] = "optimizer.safetensors";
-constexpr char kManifestFile[] = "manifest.json";
 constexpr char kModelPrefix[] = "model/";
 constexpr char kOptimizerPrefix[] = "optimizer/";
+constexpr char kFeedbackPrefix[] = "feedback/";
 constexpr char kPartialSuffix[] = ".partial";
 
 std::string StepName(int64_t step) { return absl::StrCat("step-", step); }
@@ -36,41 +39,107 @@ absl::Status FileError(absl::string_view doing, const fs::path& path, const std:
   return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot ", doing, " ", path.string()));
 }
 
-// Sorts the tensors of all parts into the two files.
-absl::Status CollectParts(const std::vector<SafetensorsFile>& parts, TensorMap& model, TensorMap& optimizer) {
+struct Collected {
+  TensorMap model;
+  TensorMap optimizer;
+  TensorMap feedback;
+
+  TensorMap* Find(absl::string_view& name) {
+    if (absl::ConsumePrefix(&name, kModelPrefix)) return &model;
+    if (absl::ConsumePrefix(&name, kOptimizerPrefix)) return &optimizer;
+    if (absl::ConsumePrefix(&name, kFeedbackPrefix)) return &feedback;
+    return nullptr;
+  }
+};
+
+// Sorts the tensors of all parts into the files.
+absl::StatusOr<Collected> CollectParts(const std::vector<SafetensorsFile>& parts) {
+  Collected collected;
   for (const SafetensorsFile& part : parts) {
     for (const auto& [prefixed, view] : part.tensors()) {
       absl::string_view name = prefixed;
-      const bool of_model = absl::ConsumePrefix(&name, kModelPrefix);
-      if (!of_model && !absl::ConsumePrefix(&name, kOptimizerPrefix)) {
+      TensorMap* file = collected.Find(name);
+      if (file == nullptr) {
         return absl::DataLossError(absl::StrCat(part.path(), ": unexpected tensor '", prefixed, "'"));
       }
-      if (!(of_model ? model : optimizer).emplace(std::string(name), view).second) {
+      if (!file->emplace(std::string(name), view).second) {
         return absl::DataLossError(absl::StrCat(part.path(), ": '", prefixed, "' is in another part too"));
       }
     }
   }
-  return absl::OkStatus();
+  return collected;
 }
 
-absl::Status WriteManifest(const fs::path& folder, const std::vector<std::string>& names) {
-  json files = json::object();
-  for (const std::string& name : names) {
-    const auto file = MappedFile::Open(folder / name);
-    if (!file.ok()) {
-      return file.status();
+int64_t BytesOf(const TensorMap& tensors) {
+  int64_t bytes = 0;
+  for (const auto& [name, view] : tensors) bytes += static_cast<int64_t>(view.bytes.size());
+  return bytes;
+}
+
+// In the order of names, so many tensors in each that no shard is above the limit unless a tensor is.
+std::vector<TensorMap> SplitIntoShards(const TensorMap& tensors, int64_t shard_bytes) {
+  std::vector<TensorMap> shards(1);
+  int64_t bytes = 0;
+  for (const auto& [name, view] : tensors) {
+    const auto size = static_cast<int64_t>(view.bytes.size());
+    if (bytes > 0 && bytes + size > shard_bytes) {
+      shards.emplace_back();
+      bytes = 0;
     }
-    files[name] = {{"bytes", file->bytes().size()}, {"sha256", Sha256(file->bytes())}};
+    shards.back().emplace(name, view);
+    bytes += size;
   }
-  return WriteDurably(folder / kManifestFile, json{{"version", 1}, {"files", files}}.dump(2) + "\n");
+  return shards;
 }
 
-std::string TrainingState(const CheckpointInfo& info) {
-  const json state = {{"version", 1},      {"job", info.job},
-                      {"step", info.step}, {"incarnation", info.incarnation},
-                      {"seed", info.seed}, {"samples", info.samples}};
-  return state.dump(2) + "\n";
-}
+// Files written into a folder, and their names.
+class FolderWriter {
+ public:
+  explicit FolderWriter(fs::path folder) : folder_(std::move(folder)) {}
+
+  void Tensors(const std::string& name, const TensorMap& tensors) {
+    if (status_.ok()) status_ = WriteSafetensors(folder_ / name, tensors);
+    names_.push_back(name);
+  }
+
+  void Text(const std::string& name, const std::string& contents) {
+    if (status_.ok()) status_ = WriteDurably(folder_ / name, contents);
+    names_.push_back(name);
+  }
+
+  void Model(const TensorMap& tensors, int64_t shard_bytes) {
+    const std::vector<TensorMap> shards = SplitIntoShards(tensors, shard_bytes);
+    if (shards.size() == 1) {
+      return Tensors(kModelFile, tensors);
+    }
+    ShardIndex index;
+    for (size_t i = 0; i < shards.size(); ++i) {
+      const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, shards.size());
+      Tensors(name, shards[i]);
+      for (const auto& [tensor, view] : shards[i]) index[tensor] = name;
+    }
+    Text(kModelIndexFile, ShardIndexJson(index, BytesOf(tensors)));
+  }
+
+  /// Last: what is written is read again for its sum.
+  absl::Status Manifest() {
+    CheckpointManifest manifest;
+    for (auto name = names_.begin(); status_.ok() && name != names_.end(); ++name) {
+      const auto file = MappedFile::Open(folder_ / *name);
+      if (!file.ok()) {
+        return file.status();
+      }
+      manifest[*name] = {.bytes = static_cast<int64_t>(file->bytes().size()),
+                         .sha256 = Sha256(file->bytes())};
+    }
+    return status_.ok() ? WriteDurably(folder_ / kManifestFile, ManifestJson(manifest)) : status_;
+  }
+
+ private:
+  const fs::path folder_;
+  std::vector<std::string> names_;
+  absl::Status status_;  ///< of the first that failed
+};
 
 // Fills `folder` with the checkpoint's files and removes the parts.
 absl::Status WriteFiles(const fs::path& folder, const CheckpointInfo& info,
@@ -83,31 +152,26 @@ absl::Status WriteFiles(const fs::path& folder, const CheckpointInfo& info,
     }
     files.push_back(*std::move(file));
   }
-  TensorMap model;
-  TensorMap optimizer;
-  absl::Status status = CollectParts(files, model, optimizer);
-  if (!status.ok()) {
-    return status;
+  const auto collected = CollectParts(files);
+  if (!collected.ok()) {
+    return collected.status();
   }
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
     return FileError("create", folder, error);
   }
-  status = WriteSafetensors(folder / kModelFile, model);
-  if (status.ok()) {
-    status = WriteSafetensors(folder / kOptimizerFile, optimizer);
+  FolderWriter writer(folder);
+  writer.Model(collected->model, info.shard_bytes);
+  writer.Tensors(kOptimizerFile, collected->optimizer);
+  if (!collected->feedback.empty()) {
+    writer.Tensors(kFeedbackFile, collected->feedback);
   }
-  std::vector<std::string> names = {kModelFile, kOptimizerFile};
-  std::map<std::string, std::string> texts = info.config_files;
-  texts["training-state.json"] = TrainingState(info);
-  for (auto text = texts.begin(); status.ok() && text != texts.end(); ++text) {
-    names.push_back(text->first);
-    status = WriteDurably(folder / text->first, text->second);
+  for (const auto& [name, text] : info.config_files) {
+    writer.Text(name, text);
   }
-  if (status.ok()) {
-    status = WriteManifest(folder, names);
-  }
+  writer.Text(kTrainingStateFile, TrainingStateJson(info.state));
+  absl::Status status = writer.Manifest();
   for (auto part = parts.begin(); status.ok() && part != parts.end(); ++part) {
     if (!fs::remove(*part, error)) {
       status = FileError("remove", *part, error);
@@ -116,80 +180,19 @@ absl::Status WriteFiles(const fs::path& folder, const CheckpointInfo& info,
   return status.ok() ? SyncFolder(folder) : status;
 }
 
-// Renames `from` to `to`; what is at `to` is set aside first and then removed.
+// Renames `from` to `to`. What is at `to` changes places with it, so that there is a whole one at any moment,
+// and is then removed.
 absl::Status ReplaceFolder(const fs::path& from, const fs::path& to) {
   std::error_code error;
-  const fs::path aside = to.parent_path() / absl::StrCat(".", to.filename().string(), ".old", kPartialSuffix);
-  if (fs::exists(to, error)) {
-    fs::remove_all(aside, error);
-    fs::rename(to, aside, error);
+  const bool replaces = fs::exists(to, error);
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), replaces ? RENAME_EXCHANGE : 0) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", to.string()));
   }
-  if (!error) {
-    fs::rename(from, to, error);
+  const absl::Status status = SyncFolder(to.parent_path());
+  if (replaces) {
+    fs::remove_all(from, error);
   }
-  if (error) {
-    return FileError("make", to, error);
-  }
-  fs::remove_all(aside, error);
-  return SyncFolder(to.parent_path());
-}
-
-absl::Status CheckManifest(const fs::path& folder, const std::string& name) {
-  const auto manifest = MappedFile::Open(folder / kManifestFile);
-  if (!manifest.ok()) {
-    return manifest.status();
-  }
-  const auto* text = reinterpret_cast<const char*>(manifest->bytes().data());
-  const json value = json::parse(text, text + manifest->bytes().size(), nullptr, /*allow_exceptions=*/false);
-  const json::json_pointer pointer = json::json_pointer("/files") / name / "sha256";
-  if (!value.is_object() || !value.contains(pointer) || !value[pointer].is_string()) {
-    return absl::DataLossError(absl::StrCat(manifest->path(), " does not have the SHA-256 of ", name));
-  }
-  const auto file = MappedFile::Open(folder / name);
-  if (!file.ok()) {
-    return file.status();
-  }
-  if (Sha256(file->bytes()) != value[pointer].get<std::string>()) {
-    return absl::DataLossError(absl::StrCat(file->path(), " is not what ", kManifestFile,
-                                            " says (SHA-256); it was changed or damaged"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<SafetensorsFile> OpenInitial(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) {
-    return SafetensorsFile::Open(path);
-  }
-  const absl::Status whole = CheckManifest(path, kModelFile);
-  if (!whole.ok()) {
-    return whole;
-  }
-  return SafetensorsFile::Open((fs::path(path) / kModelFile).string());
-}
-
-const TensorView* FindTensor(const TensorMap& tensors, absl::string_view name) {
-  auto found = tensors.find(std::string(name));
-  if (found == tensors.end() && absl::ConsumePrefix(&name, "transformer.")) {
-    found = tensors.find(std::string(name));
-  }
-  return found == tensors.end() ? nullptr : &found->second;
-}
-
-absl::Status InitializeVariable(const SafetensorsFile& file, const VariableInfo& variable, Engine& engine) {
-  const TensorView* view = FindTensor(file.tensors(), variable.tensor_name);
-  if (view == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file.path(), " has no tensor '", variable.tensor_name, "', which the model needs"));
-  }
-  const std::vector<int64_t> shape(variable.spec.shape().begin(), variable.spec.shape().end());
-  if (view->shape != shape || view->dtype != variable.spec.dtype()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file.path(), ": '", variable.tensor_name, "' is ", graph::v1::DataType_Name(view->dtype),
-                     ShapeText(view->shape), ", the model needs ",
-                     graph::v1::DataType_Name(variable.spec.dtype()), ShapeText(shape)));
-  }
-  return engine.WriteVariable(variable.name, CopyTensor(*view));
+  return status;
 }
 
 }  // namespace
@@ -232,12 +235,12 @@ absl::StatusOr<std::string> WritePart(const std::string& directory, int stage,
     return FileError("create", folder, error);
   }
   TensorMap tensors;
-  for (const NamedTensor& variable : snapshot.variables) {
-    tensors[kModelPrefix + variable.name] = ViewOf(variable.tensor);
-  }
-  for (const NamedTensor& state : snapshot.optimizer) {
-    tensors[kOptimizerPrefix + state.name] = ViewOf(state.tensor);
-  }
+  const auto add = [&](const char* prefix, const std::vector<NamedTensor>& named) {
+    for (const NamedTensor& tensor : named) tensors[prefix + tensor.name] = ViewOf(tensor.tensor);
+  };
+  add(kModelPrefix, snapshot.variables);
+  add(kOptimizerPrefix, snapshot.optimizer);
+  add(kFeedbackPrefix, snapshot.feedback);
   std::string path = folder / absl::StrCat("stage-", stage, ".safetensors");
   const absl::Status status = WriteSafetensors(path, tensors);
   if (!status.ok()) {
@@ -248,8 +251,8 @@ absl::StatusOr<std::string> WritePart(const std::string& directory, int stage,
 
 absl::StatusOr<std::string> AssembleCheckpoint(const std::string& directory, const CheckpointInfo& info,
                                                const std::vector<std::string>& parts) {
-  const fs::path folder = PartialFolder(directory, info.step);
-  const fs::path target = fs::path(directory) / StepName(info.step);
+  const fs::path folder = PartialFolder(directory, info.state.step);
+  const fs::path target = fs::path(directory) / StepName(info.state.step);
   absl::Status status = WriteFiles(folder, info, parts);
   if (status.ok()) {
     status = ReplaceFolder(folder, target);
@@ -274,17 +277,6 @@ absl::Status RemovePartialCheckpoints(const std::string& directory) {
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status InitializeFrom(const std::string& path, Engine& engine) {
-  const auto file = OpenInitial(path);
-  absl::Status status = file.status();
-  const std::vector<VariableInfo> variables = engine.Variables();
-  for (auto variable = variables.begin(); status.ok() && variable != variables.end(); ++variable) {
-    status = InitializeVariable(*file, *variable, engine);
-  }
-  return status.ok() ? status
-                     : absl::Status(status.code(), absl::StrCat("model.initFrom: ", status.message()));
 }
 
 }  // namespace fusion::worker

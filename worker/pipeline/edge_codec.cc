@@ -265,4 +265,20 @@ size_t EdgeCoder::masks_held() const {
   return masks_.size();
 }
 
+EdgeCoder::Residuals EdgeCoder::ReadResiduals() const {
+  absl::MutexLock lock(&mutex_);
+  Residuals residuals;
+  for (const auto& [key, feedback] : feedback_) {
+    residuals[key] = {feedback.residual().begin(), feedback.residual().end()};
+  }
+  return residuals;
+}
+
+void EdgeCoder::RestoreResiduals(Residuals residuals) {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [key, residual] : residuals) {
+    feedback_[key].Restore(std::move(residual));
+  }
+}
+
 }  // namespace fusion::worker

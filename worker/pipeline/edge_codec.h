@@ -81,6 +81,12 @@ class EdgeCoder {
 
   size_t masks_held() const;
 
+  /// What error feedback left out so far, by edge and direction; empty without it. REQUIRES, as Restore:
+  /// nothing is being encoded.
+  using Residuals = std::map<std::pair<int32_t, wire::v1::Direction>, std::vector<float>>;
+  Residuals ReadResiduals() const;
+  void RestoreResiduals(Residuals residuals);
+
  private:
   using MaskKey = std::tuple<int32_t, int64_t, int32_t>;  // edge, step, micro-batch
   struct HeldMask {

@@ -1,5 +1,6 @@
 #include "worker/pipeline/stage_runner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,11 @@ namespace {
 using graph::v1::Edge;
 using graph::v1::SharedVariable;
 using wire::v1::StepReport;
+
+std::string FeedbackName(const Edge& edge, wire::v1::Direction direction) {
+  return absl::StrCat(edge.value().operator_(), ":", edge.value().index(), "/", edge.from_stage(), "-",
+                      edge.to_stage(), "/", wire::v1::Direction_Name(direction));
+}
 
 }  // namespace
 
@@ -171,6 +177,45 @@ absl::StatusOr<std::optional<double>> StageRunner::RunValidation(int64_t step, i
     return status;
   }
   return options_.program.computes_loss() ? std::optional<double>(MeanLoss()) : std::nullopt;
+}
+
+std::vector<NamedTensor> StageRunner::ReadErrorFeedback() {
+  encoder_.Drain();
+  std::vector<NamedTensor> result;
+  for (const auto& [key, residual] : coder_->ReadResiduals()) {
+    const auto& [edge, direction] = key;
+    const bool forward = direction == wire::v1::FORWARD;
+    Tensor tensor = AllocateTensor(graph::v1::FLOAT32, {static_cast<int64_t>(residual.size())});
+    std::copy(residual.begin(), residual.end(), tensor.mutable_floats().begin());
+    result.push_back({FeedbackName(forward ? table_.outgoing(edge) : table_.incoming(edge), direction),
+                      std::move(tensor)});
+  }
+  return result;
+}
+
+absl::Status StageRunner::RestoreErrorFeedback(const std::vector<NamedTensor>& feedback) {
+  std::map<std::string, const Tensor*> given;
+  for (const NamedTensor& named : feedback) {
+    if (named.tensor.dtype != graph::v1::FLOAT32) {
+      return absl::InvalidArgumentError(absl::StrCat("error feedback '", named.name, "' is ",
+                                                     graph::v1::DataType_Name(named.tensor.dtype),
+                                                     ", not FLOAT32"));
+    }
+    given[named.name] = &named.tensor;
+  }
+  EdgeCoder::Residuals residuals;
+  const auto take = [&](const auto& edges, wire::v1::Direction direction) {
+    for (const Edge& edge : edges) {
+      const auto found = given.find(FeedbackName(edge, direction));
+      if (found == given.end()) continue;
+      const auto floats = found->second->floats();
+      residuals[{edge.id(), direction}] = {floats.begin(), floats.end()};
+    }
+  };
+  take(options_.program.outgoing(), wire::v1::FORWARD);
+  take(options_.program.incoming(), wire::v1::BACKWARD);
+  coder_->RestoreResiduals(std::move(residuals));
+  return absl::OkStatus();
 }
 
 void StageRunner::Begin(StepState state, int64_t step, int first_micro_batch, int micro_batches) {

@@ -75,6 +75,13 @@ class StageRunner {
   /// that computes it.
   absl::StatusOr<std::optional<double>> RunValidation(int64_t step, int64_t batches);
 
+  /// What this stage's lossy messages left out so far, one tensor for each edge and direction that keeps it,
+  /// named VALUE:OUTPUT/FROM-TO/DIRECTION, for checkpoints. Between steps, on the thread that runs them.
+  std::vector<NamedTensor> ReadErrorFeedback();
+  /// Takes the tensors of that name; those of other stages or another cut are left. INVALID_ARGUMENT for one
+  /// that is not FLOAT32. Before the first step.
+  absl::Status RestoreErrorFeedback(const std::vector<NamedTensor>& feedback);
+
   /// The call that runs, and later ones, return `why`, at the latest when the current task ends.
   void Cancel(const absl::Status& why);
 

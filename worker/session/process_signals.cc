@@ -28,6 +28,7 @@ sigset_t Watched() {
 
 ProcessSignals::ProcessSignals() : parent_(getppid()) {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // the write says it, with the path
   const sigset_t set = Watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every thread to come
   prctl(PR_SET_PDEATHSIG, kParentSignal);

@@ -1,12 +1,16 @@
 #include "worker/session/stage_job.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/initial_values.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/mapped_file.h"
 
@@ -23,13 +27,35 @@ bool Due(int64_t step, int64_t last_step, int64_t every_steps) {
   return step == last_step || (every_steps > 0 && step % every_steps == 0);
 }
 
+int64_t ShardBytes() {
+  const char* text = std::getenv(kShardBytesVariable);
+  int64_t bytes = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &bytes) && bytes > 0 ? bytes : kShardBytes;
+}
+
 CheckpointInfo InfoOf(const Assignment& assignment, int64_t step) {
-  return {.job = assignment.job(),
-          .step = step,
-          .incarnation = assignment.incarnation(),
-          .seed = assignment.spec().training().seed(),
-          .samples = step * assignment.spec().training().batch().global(),
-          .config_files = {assignment.model_config_json().begin(), assignment.model_config_json().end()}};
+  const v1alpha1::Training& training = assignment.spec().training();
+  return {.state = {.job = assignment.job(),
+                    .step = step,
+                    .incarnation = assignment.incarnation(),
+                    .seed = training.seed(),
+                    .samples = step * training.batch().global(),
+                    .global_batch = training.batch().global(),
+                    .optimizer = v1alpha1::Optimizer::Type_Name(training.optimizer().type())},
+          .config_files = {assignment.model_config_json().begin(), assignment.model_config_json().end()},
+          .shard_bytes = ShardBytes()};
+}
+
+// The whole model's variables; the stage's own where the operator does not say them.
+std::vector<WantedTensor> ModelOf(const Assignment& assignment, const Engine& engine) {
+  std::vector<WantedTensor> model;
+  for (const wire::v1::ModelVariable& variable : assignment.variables()) {
+    model.push_back({.name = variable.tensor_name(),
+                     .dtype = variable.spec().dtype(),
+                     .shape = {variable.spec().shape().begin(), variable.spec().shape().end()},
+                     .trainable = variable.trainable()});
+  }
+  return model.empty() ? WantedBy(engine) : model;
 }
 
 }  // namespace
@@ -103,11 +129,20 @@ absl::Status StageJob::Run() {
   }
   WorkerMessage ready;
   ready.mutable_ready()->set_memory_bytes(engine_->PeakMemoryBytes());
+  if (chosen_.has_value()) {
+    ready.mutable_ready()->set_checkpoint(chosen_->path);
+    ready.mutable_ready()->set_checkpoint_step(chosen_->state.step);
+  }
+  ready.mutable_ready()->mutable_notes()->Assign(notes_.begin(), notes_.end());
   report_(std::move(ready));
 
   const auto start = Await(start_);
   if (!start.ok()) {
     return start.status();
+  }
+  const absl::Status initial = start->checkpoint().empty() ? absl::OkStatus() : Restore(start->checkpoint());
+  if (!initial.ok()) {
+    return initial;
   }
   const bool evaluate = assignment_.spec().task() == FusionJobSpec::Evaluate;
   const absl::Status status = evaluate ? Evaluate() : Train(std::max<int64_t>(1, start->first_step()));
@@ -154,17 +189,127 @@ absl::Status StageJob::Load() {
   if (!loaded.ok()) {
     return loaded;
   }
-  if (spec.model().has_init_from()) {
-    const auto path =
-        ResolvePath("model.initFrom.uri", spec.model().init_from().uri(), assignment_.base_directory());
-    if (!path.ok()) {
-      return path.status();
-    }
-    if (const absl::Status status = InitializeFrom(*path, *engine_); !status.ok()) {
+  if (const absl::Status status = ChooseCheckpoint(); !status.ok()) {
+    return status;
+  }
+  if (const absl::Status status = Initialize(); !status.ok()) {
+    return status;
+  }
+  return MakeRunner();
+}
+
+absl::Status StageJob::Initialize() {
+  const v1alpha1::Model& model = assignment_.spec().model();
+  if (!model.has_init_from()) {
+    return absl::OkStatus();
+  }
+  const auto path = ResolvePath("model.initFrom.uri", model.init_from().uri(), assignment_.base_directory());
+  if (!path.ok()) {
+    return path.status();
+  }
+  const auto match = InitializeFrom(*path, ModelOf(assignment_, *engine_), *engine_);
+  if (!match.ok()) {
+    return match.status();
+  }
+  if (!match->unused.empty()) {
+    notes_.push_back(absl::StrCat("model.initFrom: no variable takes ", match->unused.size(), " tensors of ",
+                                  *path, ": ", ListText(match->unused)));
+  }
+  if (!match->unset.empty()) {
+    notes_.push_back(absl::StrCat("model.initFrom: ", *path, " does not have ", ListText(match->unset),
+                                  ", which begin as in a new model"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageJob::ChooseCheckpoint() {
+  if (assignment_.program().stage() != 0 || assignment_.spec().task() == FusionJobSpec::Evaluate) {
+    return absl::OkStatus();
+  }
+  if (assignment_.resume()) {
+    if (const absl::Status status = ChooseOwnCheckpoint(); !status.ok()) {
       return status;
     }
   }
-  return MakeRunner();
+  if (!chosen_.has_value() && assignment_.spec().training().has_resume_from()) {
+    if (const absl::Status status = ChooseGivenCheckpoint(); !status.ok()) {
+      return status;
+    }
+  }
+  if (!chosen_.has_value()) {
+    return absl::OkStatus();
+  }
+  notes_.push_back(absl::StrCat("goes on after step ", chosen_->state.step, " from ", chosen_->path));
+  return CheckContinues(*chosen_, assignment_.spec());
+}
+
+absl::Status StageJob::ChooseOwnCheckpoint() {
+  auto search = FindNewestCheckpoint(assignment_.checkpoint_directory());
+  if (!search.ok()) {
+    return search.status();
+  }
+  if (!search->newest.has_value() && !search->damaged.empty()) {
+    std::string text = absl::StrCat("no checkpoint in ", assignment_.checkpoint_directory(), " is intact");
+    for (const DamagedCheckpoint& damaged : search->damaged) {
+      absl::StrAppend(&text, "; ", damaged.reason);
+    }
+    return absl::DataLossError(absl::StrCat(text, "; to begin again, run the job with --overwrite"));
+  }
+  for (const DamagedCheckpoint& damaged : search->damaged) {
+    const auto aside = SetAside(damaged);
+    if (!aside.ok()) {
+      return aside.status();
+    }
+    notes_.push_back(
+        absl::StrCat(damaged.path, " is damaged and was renamed to ", *aside, ": ", damaged.reason));
+  }
+  chosen_ = std::move(search->newest);
+  return absl::OkStatus();
+}
+
+absl::Status StageJob::ChooseGivenCheckpoint() {
+  constexpr char kField[] = "training.resumeFrom";
+  const auto path =
+      ResolvePath(absl::StrCat(kField, ".uri"), assignment_.spec().training().resume_from().uri(),
+                  assignment_.base_directory());
+  if (!path.ok()) {
+    return path.status();
+  }
+  const auto in_words = [&](const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat(kField, ": ", status.message()));
+  };
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::path(*path) / kManifestFile, error)) {
+    auto state = VerifyCheckpoint(*path);
+    if (!state.ok()) {
+      return in_words(state.status());
+    }
+    chosen_ = {*path, *std::move(state)};
+    return absl::OkStatus();
+  }
+  auto search = FindNewestCheckpoint(*path);
+  if (!search.ok()) {
+    return in_words(search.status());
+  }
+  for (const DamagedCheckpoint& damaged : search->damaged) {
+    notes_.push_back(absl::StrCat(kField, ": ", damaged.path, " is damaged: ", damaged.reason));
+  }
+  if (!search->newest.has_value()) {
+    return absl::NotFoundError(
+        absl::StrCat(kField, ": ", *path, " is no checkpoint and has no intact step-N folder in it",
+                     search->damaged.empty() ? "" : absl::StrCat("; ", search->damaged.front().reason)));
+  }
+  chosen_ = std::move(search->newest);
+  return absl::OkStatus();
+}
+
+absl::Status StageJob::Restore(const std::string& checkpoint) {
+  const absl::Status restored = RestoreCheckpoint(checkpoint, ModelOf(assignment_, *engine_), *engine_);
+  if (!restored.ok()) {
+    return restored;
+  }
+  const auto feedback = ReadFeedbackFile(checkpoint);
+  return feedback.ok() ? runner_->RestoreErrorFeedback(*feedback) : feedback.status();
 }
 
 absl::Status StageJob::OpenData() {
@@ -299,6 +444,7 @@ absl::Status StageJob::SaveCheckpoint(int64_t step) {
   if (!snapshot.ok()) {
     return snapshot.status();
   }
+  snapshot->feedback = runner_->ReadErrorFeedback();
   disk_.Post([this, step, snapshot = *std::move(snapshot)] {
     const auto path = WritePart(assignment_.checkpoint_directory(), assignment_.program().stage(), snapshot);
     WorkerMessage message;

@@ -6,12 +6,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "fusion/wire/v1/broker.pb.h"
+#include "worker/checkpoint/restore.h"
 #include "worker/data/dataset.h"
 #include "worker/engine/engine.h"
 #include "worker/pipeline/serial_queue.h"
@@ -19,6 +21,9 @@
 #include "worker/transport/transport.h"
 
 namespace fusion::worker {
+
+/// Environment variable with the bytes above which a checkpoint's model file is split, instead of 5 GB.
+inline constexpr char kShardBytesVariable[] = "FUSION_CHECKPOINT_SHARD_BYTES";
 
 /// Run on one thread, the compute thread; the other methods from any. Checkpoint files are written on a
 /// thread of their own.
@@ -44,6 +49,12 @@ class StageJob {
 
  private:
   absl::Status Load();
+  absl::Status Initialize();
+  /// Of stage 0: which checkpoint the job goes on from, for Ready.
+  absl::Status ChooseCheckpoint();
+  absl::Status ChooseOwnCheckpoint();
+  absl::Status ChooseGivenCheckpoint();
+  absl::Status Restore(const std::string& checkpoint);
   absl::Status OpenData();
   absl::Status MakeRunner();
   absl::Status Connect(const wire::v1::Peers& peers);
@@ -67,6 +78,8 @@ class StageJob {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Dataset> data_;
   std::map<std::string, graph::v1::TensorSpec> placeholders_;  ///< that this stage hosts
+  std::optional<FoundCheckpoint> chosen_;                      ///< of stage 0
+  std::vector<std::string> notes_;                             ///< for Ready
 
   absl::Mutex mutex_;
   std::optional<wire::v1::Peers> peers_ ABSL_GUARDED_BY(mutex_);

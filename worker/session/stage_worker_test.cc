@@ -8,7 +8,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,7 @@ namespace fusion::worker {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using wire::v1::BrokerMessage;
@@ -74,6 +77,19 @@ class StageWorkerTest : public ::testing::Test {
     assignment.set_base_directory(scratch_.path());
     assignment.set_checkpoint_directory(scratch_ / "checkpoints");
     (*assignment.mutable_model_config_json())["config.json"] = "{}";
+    assignment.set_resume(resume_);
+    std::set<std::string> names;
+    for (const graph::v1::StageProgram& program : programs_) {
+      for (const graph::v1::SubDag& sub_dag : program.sub_dags()) {
+        for (const graph::v1::Operator& op : sub_dag.operators()) {
+          if (op.kind() != graph::v1::Operator::VARIABLE || !names.insert(op.name()).second) continue;
+          auto* variable = assignment.add_variables();
+          variable->set_tensor_name(op.variable().tensor_name());
+          *variable->mutable_spec() = op.outputs(0);
+          variable->set_trainable(op.variable().trainable());
+        }
+      }
+    }
     return assignment;
   }
 
@@ -94,10 +110,15 @@ class StageWorkerTest : public ::testing::Test {
     }
     SendAll(peers);
     for (int stage = 0; stage < stages(); ++stage) {
-      ASSERT_TRUE(broker_.Await(stage, WorkerMessage::kReady).has_value()) << workers_[stage]->Err();
+      const auto ready = broker_.Await(stage, WorkerMessage::kReady);
+      ASSERT_TRUE(ready.has_value()) << workers_[stage]->Err();
+      if (stage == 0) {
+        ready_ = ready->ready();
+      }
     }
     BrokerMessage start;
-    start.mutable_start()->set_first_step(1);
+    start.mutable_start()->set_first_step(ready_.checkpoint_step() + 1);
+    start.mutable_start()->set_checkpoint(ready_.checkpoint());
     SendAll(start);
   }
 
@@ -113,6 +134,8 @@ class StageWorkerTest : public ::testing::Test {
   std::vector<graph::v1::StageProgram> programs_ =
       MakeFakeModel({.seed = 5, .layers = 4, .stages = 2, .sub_dags = 3, .max_depth = 2}).programs;
   std::string engine_ = "none";
+  bool resume_ = false;
+  wire::v1::Ready ready_;  ///< of stage 0
   v1alpha1::FusionJobSpec spec_;
   std::vector<std::unique_ptr<testing::Process>> workers_;
 };
@@ -287,55 +310,199 @@ class TorchStageTest : public StageWorkerTest {
     programs_ = *std::move(programs);
   }
 
-  /// Losses of all steps, then of the validations, then the squared norms of all steps' gradients.
-  std::vector<double> Losses() {
+  /// Of the parts that all stages have written after this step.
+  void MakeCheckpoint(int64_t step) {
+    BrokerMessage assemble;
+    assemble.mutable_assemble()->set_step(step);
+    for (int stage = 0; stage < this->stages(); ++stage) {
+      while (true) {
+        const auto part = broker_.Await(stage, WorkerMessage::kCheckpointPart);
+        ASSERT_TRUE(part.has_value()) << workers_[stage]->Err();
+        ASSERT_EQ(part->checkpoint_part().error(), "");
+        if (part->checkpoint_part().step() < step) continue;
+        assemble.mutable_assemble()->add_parts(part->checkpoint_part().path());
+        break;
+      }
+    }
+    broker_.Send(0, assemble);
+    const auto done = broker_.Await(0, WorkerMessage::kCheckpointDone);
+    ASSERT_TRUE(done.has_value());
+    EXPECT_EQ(done->checkpoint_done().error(), "");
+  }
+
+  /// The model and the optimizer's state after this step, as the manifest's sums.
+  std::string Sums(int64_t step) {
+    const std::string manifest =
+        testing::ReadFile(absl::StrCat(scratch_ / "checkpoints", "/step-", step, "/manifest.json"));
+    EXPECT_FALSE(manifest.empty()) << step;
+    return manifest;
+  }
+
+  /// Of all steps run.
+  struct Curve {
+    std::vector<double> losses;
+    std::vector<double> validations;    ///< after each second step
+    std::vector<double> squared_norms;  ///< of the whole job's gradients
+    bool operator==(const Curve&) const = default;
+
+    Curve From(size_t step) const {  ///< counted from 0, even
+      return {{losses.begin() + step, losses.end()},
+              {validations.begin() + step / 2, validations.end()},
+              {squared_norms.begin() + step, squared_norms.end()}};
+    }
+  };
+
+  /// Makes the checkpoint of the last step as well.
+  Curve Train() {
     StartWorkers();
     BeginRun();
-    std::vector<double> losses;
-    std::vector<double> validations;
-    std::vector<double> squared_norms;
+    const int64_t first = ready_.checkpoint_step() + 1;
+    Curve curve;
     for (int stage = 0; stage < this->stages(); ++stage) {
       EXPECT_TRUE(broker_.Await(stage, WorkerMessage::kFinished).has_value()) << workers_[stage]->Err();
       const bool decides = programs_[stage].has_decision() && !programs_[stage].decision().has_parent();
       const bool computes_loss = programs_[stage].computes_loss();
-      for (int64_t step = 1; (decides || computes_loss) && step <= spec_.training().steps(); ++step) {
+      for (int64_t step = first; (decides || computes_loss) && step <= spec_.training().steps(); ++step) {
         const wire::v1::StepReport report = broker_.Await(stage, WorkerMessage::kStep)->step();
-        EXPECT_NEAR(report.learning_rate(), 1e-2 * (1 - 0.6 * static_cast<double>(step - 1) / 30), 1e-15);
+        const bool scheduled = spec_.training().has_learning_rate_schedule();
+        const double share = scheduled ? 1 - 0.6 * static_cast<double>(step - 1) / 30 : 1;
+        EXPECT_NEAR(report.learning_rate(), 1e-2 * share, 1e-15);
         EXPECT_EQ(report.has_job_squared_gradient_norm(), decides);
         if (decides) {
-          squared_norms.push_back(report.job_squared_gradient_norm());
+          curve.squared_norms.push_back(report.job_squared_gradient_norm());
         }
         if (!computes_loss) {
           continue;
         }
-        losses.push_back(report.loss());
+        curve.losses.push_back(report.loss());
         if (step % 2 == 0) {
-          validations.push_back(broker_.Await(stage, WorkerMessage::kValidation)->validation().loss());
+          curve.validations.push_back(broker_.Await(stage, WorkerMessage::kValidation)->validation().loss());
         }
       }
     }
+    MakeCheckpoint(spec_.training().steps());
     workers_.clear();
     for (int stage = 0; stage < this->stages(); ++stage) {
       EXPECT_TRUE(broker_.AwaitEnd(stage));
     }
-    losses.insert(losses.end(), validations.begin(), validations.end());
-    losses.insert(losses.end(), squared_norms.begin(), squared_norms.end());
-    return losses;
+    return curve;
   }
 };
 
 TEST_F(TorchStageTest, AnyCutGivesTheBitsOfTheUncutRun) {
   ASSERT_NO_FATAL_FAILURE(Cut({}, {0}));
-  const std::vector<double> uncut = Losses();
-  ASSERT_EQ(uncut.size(), 75);
-  EXPECT_GT(*std::max_element(uncut.begin() + 45, uncut.end()), 1) << "a gradient was clipped";
-  EXPECT_LT(uncut[29], 0.7 * uncut[0]) << "it learns";
+  const Curve uncut = Train();
+  ASSERT_EQ(uncut.losses.size(), 30);
+  ASSERT_EQ(uncut.validations.size(), 15);
+  ASSERT_EQ(uncut.squared_norms.size(), 30);
+  EXPECT_GT(*std::max_element(uncut.squared_norms.begin(), uncut.squared_norms.end()), 1)
+      << "a gradient was clipped";
+  EXPECT_LT(uncut.losses[29], 0.7 * uncut.losses[0]) << "it learns";
   // The tied embedding is lent: its two readers are apart.
   ASSERT_NO_FATAL_FAILURE(Cut({"transformer.h.1", "transformer.ln_f"}, {0, 1, 2}));
-  EXPECT_EQ(Losses(), uncut);
+  EXPECT_EQ(Train(), uncut);
   // The first stage also has the end.
   ASSERT_NO_FATAL_FAILURE(Cut({"transformer.h.0.mlp", "transformer.h.1.mlp"}, {0, 1, 0}));
-  EXPECT_EQ(Losses(), uncut);
+  EXPECT_EQ(Train(), uncut);
+}
+
+TEST_F(TorchStageTest, ResumingGivesTheBitsOfTheRunThatWentThrough) {
+  spec_.mutable_training()->set_steps(12);
+  spec_.mutable_training()->clear_learning_rate_schedule();
+  spec_.mutable_checkpoint()->set_every_steps(100);
+  ASSERT_NO_FATAL_FAILURE(Cut({"transformer.h.1"}, {0, 1}));
+  for (auto& program : programs_) {
+    for (auto* edges : {program.mutable_outgoing(), program.mutable_incoming()}) {
+      for (graph::v1::Edge& edge : *edges) {
+        if (!edge.differentiable()) continue;
+        edge.set_forward_codec("topk-0.25-fp16+feedback");
+        edge.set_backward_codec("topk-0.25-fp16+feedback");
+      }
+    }
+  }
+  const Curve whole = Train();
+  const std::string sums = Sums(12);
+
+  fs::remove_all(scratch_ / "checkpoints");
+  spec_.mutable_training()->set_steps(6);
+  Train();
+  EXPECT_TRUE(fs::exists(scratch_ / "checkpoints/step-6/error-feedback.safetensors"));
+  resume_ = true;
+  spec_.mutable_training()->set_steps(12);
+  const Curve resumed = Train();
+  EXPECT_EQ(ready_.checkpoint(), scratch_ / "checkpoints/step-6");
+  ASSERT_EQ(resumed.losses.size(), 6);
+  EXPECT_EQ(resumed, whole.From(6));
+  EXPECT_EQ(Sums(12), sums) << "parameters, moments, error feedback and training state";
+}
+
+TEST_F(StageWorkerTest, GoesOnFromTheNewestIntactCheckpointAndSaysWhatItSkipped) {
+  spec_.mutable_checkpoint()->set_every_steps(1);
+  StartWorkers();
+  ASSERT_NO_FATAL_FAILURE(BeginRun());
+  EXPECT_EQ(ready_.checkpoint(), "");
+  std::map<int64_t, BrokerMessage> assemble;
+  for (int stage = 0; stage < stages(); ++stage) {
+    for (int64_t step = 1; step <= 3; ++step) {
+      const auto part = broker_.Await(stage, WorkerMessage::kCheckpointPart);
+      ASSERT_TRUE(part.has_value());
+      assemble[step].mutable_assemble()->set_step(step);
+      assemble[step].mutable_assemble()->add_parts(part->checkpoint_part().path());
+    }
+  }
+  for (auto& [step, message] : assemble) {
+    broker_.Send(0, message);
+    ASSERT_TRUE(broker_.Await(0, WorkerMessage::kCheckpointDone).has_value());
+  }
+  workers_.clear();
+  for (int stage = 0; stage < stages(); ++stage) ASSERT_TRUE(broker_.AwaitEnd(stage));
+
+  const std::string newest = scratch_ / "checkpoints/step-3";
+  fs::resize_file(newest + "/model.safetensors", 20);
+  resume_ = true;
+  StartWorkers();
+  ASSERT_NO_FATAL_FAILURE(BeginRun());
+  EXPECT_EQ(ready_.checkpoint(), scratch_ / "checkpoints/step-2");
+  EXPECT_EQ(ready_.checkpoint_step(), 2);
+  ASSERT_EQ(ready_.notes_size(), 2);
+  EXPECT_THAT(ready_.notes(0),
+              AllOf(HasSubstr(newest + " is damaged and was renamed to " + newest + ".damaged"),
+                    HasSubstr("model.safetensors has 20 bytes")));
+  EXPECT_THAT(ready_.notes(1), HasSubstr("goes on after step 2 from " + scratch_ / "checkpoints/step-2"));
+  for (int stage = 0; stage < stages(); ++stage) {
+    const auto report = broker_.Await(stage, WorkerMessage::kStep);
+    ASSERT_TRUE(report.has_value()) << workers_[stage]->Err();
+    EXPECT_EQ(report->step().step(), 3);
+    EXPECT_TRUE(broker_.Await(stage, WorkerMessage::kFinished).has_value());
+  }
+}
+
+TEST_F(StageWorkerTest, ACheckpointThatIsGivenMustBeIntactAndOfTheSameTraining) {
+  programs_.resize(1);
+  fs::create_directories(scratch_ / "given/step-7");
+  spec_.mutable_training()->mutable_resume_from()->set_uri("given");
+  const auto failure = [&] {
+    workers_.clear();
+    StartWorkers();
+    EXPECT_TRUE(broker_.Await(0, WorkerMessage::kRegister).has_value());
+    BrokerMessage message;
+    *message.mutable_assignment() = AssignmentOf(0);
+    broker_.Send(0, message);
+    const auto failed = broker_.Await(0, WorkerMessage::kFailure);
+    EXPECT_TRUE(broker_.AwaitEnd(0));
+    return failed.has_value() ? failed->failure().message() : std::string("none");
+  };
+  EXPECT_THAT(failure(), AllOf(HasSubstr("training.resumeFrom: " + scratch_ / "given is no checkpoint"),
+                               HasSubstr("given/step-7/manifest.json")));
+  testing::WriteFile(scratch_ / "given/step-7/manifest.json", "{}");
+  spec_.mutable_training()->mutable_resume_from()->set_uri("given/step-7");
+  EXPECT_THAT(failure(),
+              HasSubstr("training.resumeFrom: " + scratch_ / "given/step-7/manifest.json: 'version'"));
+  // The job's own come first, and none of them may be lost without a word.
+  fs::create_directories(scratch_ / "checkpoints/step-2");
+  resume_ = true;
+  EXPECT_THAT(failure(), AllOf(HasSubstr("no checkpoint in " + scratch_ / "checkpoints is intact"),
+                               HasSubstr("step-2/manifest.json"), HasSubstr("--overwrite")));
 }
 
 TEST(FusionWorker, SaysWhatItNeeds) {
