@@ -1,10 +1,10 @@
 #include <ostream>
+#include <string>
 
-#include "absl/strings/str_cat.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/inputs.h"
-#include "graph/families.h"
+#include "cli/planning.h"
 #include "nlohmann/json.hpp"
 #include "proto/json_mapper.h"
 #include "proto/yaml.h"
@@ -20,10 +20,9 @@ int GraphCommand(const Invocation& invocation, Console& console) {
   const bool yaml = invocation.Get("output", "json") == "yaml";
   for (size_t i = 0; i < manifest.jobs.size(); ++i) {
     const auto& job = manifest.jobs[i];
-    const auto graph = graph::BuildModel(job.object.spec().model());
+    const auto graph = JobGraph(job);
     if (!graph.ok()) {
-      console.Error(
-          absl::StrCat(job.file, ": ", job.object.metadata().name(), ": ", graph.status().message()));
+      console.Error(std::string(graph.status().message()));
       return kInvalid;
     }
     const nlohmann::json value = api::ToJson(*graph);

@@ -2,12 +2,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/exit_code.h"
+#include "graph/autocast.h"
 #include "graph/families.h"
 
 namespace fusion::cli {
 
 absl::StatusOr<graph::v1::Graph> JobGraph(const api::Declared<v1alpha1::FusionJob>& job) {
-  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(job.object.spec().model());
+  const v1alpha1::FusionJobSpec& spec = job.object.spec();
+  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(spec.model());
+  if (graph.ok()) graph = graph::ApplyPrecision(*std::move(graph), spec.training());
   if (graph.ok()) return graph;
   return absl::Status(graph.status().code(),
                       absl::StrCat(job.file, ":", job.document.index, ":", job.document.LineOf("spec.model"),

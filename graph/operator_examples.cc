@@ -120,6 +120,10 @@ void AddMemory(std::vector<OperatorExample>& examples) {
   examples.push_back(Unary("aten.reshape", {Batch(), 24}, {Sizes({Batch(), 24})}));
   examples.push_back(Unary("aten.contiguous", same));
   examples.push_back(Unary("aten.clone", same));
+  examples.push_back(Example("aten.to.dtype", [&](GraphBuilder& graph, const v1::ValueRef& x) {
+    const v1::ValueRef half = graph.Add("example", "aten.to.dtype", {Read(x), Type(v1::BFLOAT16)});
+    return Ending{graph.Add("back", "aten.to.dtype", {Read(half), Type(v1::FLOAT32)}), same};
+  }));
   examples.push_back(Unary("aten.transpose.int", {Batch(), 6, 4}, {Int(1), Int(-1)}));
   examples.push_back(Unary("aten.slice.Tensor", {Batch(), 4, 2}, {Int(2), Int(1), Int(5), Int(2)}));
   examples.push_back(Unary("aten.triu", same, {Int(1)}));

@@ -66,9 +66,9 @@ Specs MaskedFillShapes(const Call& call) {
 
 Specs CodecShapes(const Call& call) {
   const v1::TensorSpec& value = call.Tensor("value");
-  if (value.dtype() != v1::FLOAT32 || value.shape().empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument 'value' must be float32 with at least 1 dimension, not ", SpecText(value)));
+  if ((value.dtype() != v1::FLOAT32 && value.dtype() != v1::BFLOAT16) || value.shape().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "argument 'value' must be float32 or bfloat16 with at least 1 dimension, not ", SpecText(value)));
   }
   if (call.String("codec").empty()) return absl::InvalidArgumentError("argument 'codec' must not be empty");
   return std::vector<v1::TensorSpec>{value};

@@ -63,6 +63,12 @@ Specs ViewAs(const Call& call, absl::string_view sizes) {
 
 Specs SameAsSelf(const Call& call) { return std::vector<v1::TensorSpec>{call.Tensor("self")}; }
 
+Specs CastShapes(const Call& call) {
+  v1::TensorSpec spec = call.Tensor("self");
+  spec.set_dtype(call.Type("dtype"));
+  return std::vector<v1::TensorSpec>{spec};
+}
+
 Specs TransposeShapes(const Call& call) {
   const v1::TensorSpec& self = call.Tensor("self");
   Shape shape = ShapeFrom(self);
@@ -199,6 +205,13 @@ constexpr OperatorRow kRows[] = {
      .summary = "a copy",
      .kind = OperatorClass::kMemory,
      .shapes = SameAsSelf,
+     .cost = CopyCost},
+    {.schema =
+         "to.dtype(Tensor self, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? "
+         "memory_format=None) -> Tensor",
+     .summary = "in another type",
+     .kind = OperatorClass::kMemory,
+     .shapes = CastShapes,
      .cost = CopyCost},
     {.schema = "transpose.int(Tensor self, int dim0, int dim1) -> Tensor",
      .summary = "two dimensions swapped",

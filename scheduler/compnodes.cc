@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "graph/registry.h"
 #include "proto/quantity.h"
 
 namespace fusion::scheduler {
@@ -102,7 +103,8 @@ absl::StatusOr<Offer> SelectCompnodes(const v1alpha1::Placement& placement,
   return offer;
 }
 
-absl::StatusOr<Node> MakeNode(const Compnode& compnode, const MachineProfile& machine, double lambda) {
+absl::StatusOr<Node> MakeNode(const Compnode& compnode, const MachineProfile& machine, double lambda,
+                              v1alpha1::Training::Precision precision) {
   Node node;
   node.name = compnode.metadata().name();
   node.cluster = compnode.spec().cluster();
@@ -115,6 +117,12 @@ absl::StatusOr<Node> MakeNode(const Compnode& compnode, const MachineProfile& ma
   node.memory_bytes = *memory;
   const double speed = Speed(compnode, machine);
   node.seconds_per_work.fill(machine.flops / speed);
+  if (precision == v1alpha1::Training::bf16 && !compnode.spec().emulation().has_flops() &&
+      compnode.spec().devices_size() > 0 && compnode.spec().devices(0).peak_flops().has_bf16()) {
+    const double products = machine.flops / compnode.spec().devices(0).peak_flops().bf16();
+    node.seconds_per_work[static_cast<size_t>(graph::OperatorClass::kMatmul)] = products;
+    node.seconds_per_work[static_cast<size_t>(graph::OperatorClass::kConvolution)] = products;
+  }
   node.flops = lambda * speed;
   node.message_seconds = machine.operator_seconds * machine.flops / speed;
   node.update_seconds_per_parameter = machine.update_seconds_per_parameter * machine.flops / speed;

@@ -22,9 +22,10 @@ absl::StatusOr<Offer> SelectCompnodes(const v1alpha1::Placement& placement,
                                       const std::vector<v1alpha1::Compnode>& compnodes);
 
 /// Speed relative to `machine`: emulation.flops, else the first device's peakFlops.fp32, else the machine's
-/// own. Memory of a stage: the smallest device's, else its share of hostMemory. `lambda` is the share of the
-/// machine's flops that the job's operators reach.
+/// own; of matrix products and convolutions in bf16, peakFlops.bf16 where it is declared and nothing is
+/// emulated. Memory of a stage: the smallest device's, else its share of hostMemory. `lambda` is the share of
+/// the machine's flops that the job's operators reach.
 absl::StatusOr<Node> MakeNode(const v1alpha1::Compnode& compnode, const MachineProfile& machine,
-                              double lambda);
+                              double lambda, v1alpha1::Training::Precision precision);
 
 }  // namespace fusion::scheduler

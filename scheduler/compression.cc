@@ -35,11 +35,13 @@ struct Link {
   int from_stage = 0;
   int to_stage = 0;
   std::vector<codec::Layout> layouts;  ///< of the values that a codec touches
+  int64_t dense_bytes = 0;             ///< of them, as they are
   Way way;
   Way back;
 
   double DenseSeconds() const { return static_cast<double>(Bytes(Codec())) / way.bytes_per_second; }
   int64_t Bytes(const Codec& codec) const {
+    if (codec == Codec()) return dense_bytes;
     int64_t bytes = 0;
     for (const codec::Layout& layout : layouts) bytes += codec::ValueBytes(codec, layout);
     return bytes;
@@ -59,10 +61,12 @@ std::vector<Link> CompressibleLinks(const Problem& problem, const Partition& par
       link = links.insert(link, Link{edge.from_stage,
                                      edge.to_stage,
                                      {},
+                                     0,
                                      problem.network.Between(from, to),
                                      problem.network.Between(to, from)});
     }
     link->layouts.push_back(problem.values[edge.value].layout);
+    link->dense_bytes += problem.values[edge.value].bytes;
   }
   std::sort(links.begin(), links.end(), [](const Link& a, const Link& b) {
     return std::pair(a.from_stage, a.to_stage) < std::pair(b.from_stage, b.to_stage);
@@ -105,7 +109,11 @@ Codec SparseCodec(const Link& link, double ratio, const Compression& compression
   codec.values = ValuesOf(compression);
   codec.independent_mask = compression.mask() == Compression::Independent;
   codec.error_feedback = compression.error_feedback();
-  const double budget = static_cast<double>(link.Bytes(Codec())) / ratio;
+  double fp32_bytes = 0;
+  for (const codec::Layout& layout : link.layouts) {
+    fp32_bytes += static_cast<double>(layout.elements()) * sizeof(float);
+  }
+  const double budget = fp32_bytes / ratio;
   int64_t least = 1;
   int64_t most = columns;
   while (least < most) {

@@ -71,7 +71,8 @@ absl::StatusOr<Problem> MakeProblem(const PlanRequest& request) {
   const double lambda = ReachedShare(problem, request.machine);
   int64_t slots = 0;
   for (const int index : offer->used) {
-    absl::StatusOr<Node> node = MakeNode(request.compnodes[index], request.machine, lambda);
+    absl::StatusOr<Node> node =
+        MakeNode(request.compnodes[index], request.machine, lambda, spec.training().precision());
     if (!node.ok()) return node.status();
     slots += node->slots;
     problem.nodes.push_back(*std::move(node));

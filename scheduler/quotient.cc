@@ -169,13 +169,15 @@ codec::Codec CodecBetween(const Partition& partition, int from_stage, int to_sta
 int64_t ForwardBytes(const Problem& problem, const QuotientEdge& edge, const codec::Codec& codec) {
   const Value& value = problem.values[edge.value];
   // Codecs touch activations: floating, with a gradient where the job trains.
-  return value.floating && value.differentiable ? codec::ValueBytes(codec, value.layout) : value.bytes;
+  const bool coded = value.floating && value.differentiable && codec != codec::Codec();
+  return coded ? codec::ValueBytes(codec, value.layout) : value.bytes;
 }
 
 int64_t BackwardBytes(const Problem& problem, const QuotientEdge& edge, const codec::Codec& codec) {
   if (!edge.differentiable) return 0;
+  const Value& value = problem.values[edge.value];
   const bool dense = codec == codec::Codec();
-  return codec::GradientBytes(codec, problem.values[edge.value].layout) * (dense ? edge.cotangents : 1);
+  return dense ? value.bytes * edge.cotangents : codec::GradientBytes(codec, value.layout);
 }
 
 std::vector<int> TopologicalOrder(const Quotient& quotient) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "graph/autocast.h"
 #include "graph/registry.h"
 #include "graph/slicing.h"
 #include "scheduler/quotient.h"
@@ -112,6 +113,29 @@ TEST(WorkloadTest, MeasuredSecondsReplaceTheFormula) {
   EXPECT_DOUBLE_EQ(problem.nodes[0].update_seconds_per_parameter, 2e-9 * 50 / 16);
 }
 
+TEST(WorkloadTest, Bfloat16TravelsInHalfTheBytes) {
+  TestJob job = TwoSites();
+  const Problem fp32 = *MakeProblem(job.request());
+  job.graph = *graph::Autocast(job.graph);
+  const Problem bf16 = *MakeProblem(job.request());
+  const auto value_of = [](const Problem& problem, const std::string& name) -> const Value& {
+    const int producer = OperatorNamed(problem, name);
+    return *std::find_if(problem.values.begin(), problem.values.end(),
+                         [&](const Value& value) { return value.producer == producer; });
+  };
+  const Value& wide = value_of(fp32, "transformer.h.1.mlp.act");
+  const Value& narrow = value_of(bf16, "transformer.h.1.mlp.act");
+  EXPECT_EQ(2 * narrow.bytes, wide.bytes);
+  QuotientEdge edge;
+  edge.value = static_cast<int>(&narrow - bf16.values.data());
+  edge.differentiable = true;
+  edge.cotangents = 1;
+  EXPECT_EQ(ForwardBytes(bf16, edge, codec::Codec()), narrow.bytes);
+  EXPECT_EQ(BackwardBytes(bf16, edge, codec::Codec()), narrow.bytes);
+  EXPECT_EQ(ForwardBytes(bf16, edge, *codec::ParseCodec("int4")),
+            codec::ValueBytes(*codec::ParseCodec("int4"), wide.layout));
+}
+
 TEST(WorkloadTest, RecomputeAddsAForwardToTheBackward) {
   TestJob job = TwoSites();
   const Problem once = *MakeProblem(job.request());
@@ -159,6 +183,14 @@ TEST(WorkloadTest, DevicesGiveSlotsAndMemory) {
   EXPECT_EQ(problem.nodes[0].memory_bytes, int64_t{1} << 30);
   EXPECT_DOUBLE_EQ(problem.nodes[0].seconds_per_work[0], 0.5);
   EXPECT_EQ(problem.max_stages, 8);
+  spec.mutable_devices(0)->mutable_peak_flops()->set_bf16(400e9);
+  job.spec.mutable_training()->set_precision(v1alpha1::Training::bf16);
+  problem = *MakeProblem(job.request());
+  EXPECT_DOUBLE_EQ(problem.nodes[0].seconds_per_work[static_cast<size_t>(graph::OperatorClass::kMatmul)],
+                   0.125);
+  EXPECT_DOUBLE_EQ(problem.nodes[0].seconds_per_work[static_cast<size_t>(graph::OperatorClass::kMemory)],
+                   0.5);
+  job.spec.mutable_training()->clear_precision();
   spec.clear_devices();
   spec.clear_host_memory();
   job.spec.mutable_placement()->mutable_stages()->set_max(2);

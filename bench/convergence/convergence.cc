@@ -23,6 +23,7 @@
 #include "bench/convergence/record.h"
 #include "bench/convergence/training_run.h"
 #include "bench/convergence/variant.h"
+#include "graph/autocast.h"
 #include "graph/families.h"
 #include "graph/slicing.h"
 #include "proto/json_mapper.h"
@@ -354,7 +355,10 @@ absl::StatusOr<int> Measure(const Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("a micro-batch of ", micro, " does not divide the global batch of ", batch.global()));
   }
-  const auto graph = graph::BuildModel(setup->spec.model());
+  auto graph = graph::BuildModel(setup->spec.model());
+  if (graph.ok()) {
+    graph = graph::ApplyPrecision(*std::move(graph), setup->spec.training());
+  }
   if (!graph.ok()) {
     return graph.status();
   }

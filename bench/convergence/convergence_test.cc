@@ -13,6 +13,7 @@
 #include "bench/convergence/record.h"
 #include "bench/convergence/training_run.h"
 #include "bench/convergence/variant.h"
+#include "graph/autocast.h"
 #include "graph/families.h"
 #include "graph/slicing.h"
 #include "tests/support/process.h"
@@ -135,6 +136,29 @@ INSTANTIATE_TEST_SUITE_P(Codecs, CodecAsOperator,
                                name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
                            return name;
                          });
+
+TEST(MixedPrecision, HasTheBitsOfThePipelineThroughACodec) {
+  const testing::ScratchFolder folder;
+  JobSetup setup = SmallJob(folder);
+  setup.spec.mutable_training()->set_recompute(true);
+  const auto graph = graph::Autocast(*graph::BuildModel(setup.spec.model()));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  // What crosses at the first cut is the bfloat16 hidden layer beside the residual.
+  const auto variant = CutVariant(*graph, {"transformer.h.1.mlp.act", "transformer.h.1"}, "int8");
+  ASSERT_TRUE(variant.ok()) << variant.status();
+  int bf16_edges = 0;
+  for (const auto& program : variant->programs) {
+    for (const auto& edge : program.incoming())
+      bf16_edges += edge.spec().dtype() == graph::v1::BFLOAT16 ? 1 : 0;
+  }
+  EXPECT_GT(bf16_edges, 0);
+  const auto with_codecs = graph::InsertCodecs(*graph, variant->programs);
+  ASSERT_TRUE(with_codecs.ok()) << with_codecs.status();
+  const Losses one_process = Train(MakeOneProcessRun(setup, *with_codecs));
+  const Losses pipeline = Train(MakePipelineRun(setup, variant->programs));
+  EXPECT_EQ(Text(one_process), Text(pipeline));
+  ExpectSameParameters(one_process, pipeline);
+}
 
 TEST(Schedule, IsTheJobs) {
   const testing::ScratchFolder folder;

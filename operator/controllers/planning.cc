@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "graph/autocast.h"
 #include "graph/families.h"
 #include "graph/slicing.h"
 #include "scheduler/plan.h"
@@ -61,6 +62,12 @@ absl::StatusOr<std::vector<graph::v1::StageProgram>> MakePrograms(const graph::v
   return programs;
 }
 
+absl::StatusOr<graph::v1::Graph> JobGraph(const v1alpha1::FusionJobSpec& spec) {
+  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(spec.model());
+  if (!graph.ok()) return graph;
+  return graph::ApplyPrecision(*std::move(graph), spec.training());
+}
+
 }  // namespace
 
 std::string CheckpointFolder(const std::string& job_folder) { return job_folder + "/checkpoints"; }
@@ -110,7 +117,7 @@ absl::StatusOr<graph::v1::Plan> LocalPlanning::MakePlan(const FusionJob& job,
   absl::StatusOr<JobFiles> files = FilesOf(job);
   if (!files.ok()) return files.status();
   if (absl::Status status = CheckData(job.spec(), files->base_directory); !status.ok()) return status;
-  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(job.spec().model());
+  absl::StatusOr<graph::v1::Graph> graph = JobGraph(job.spec());
   if (!graph.ok()) return graph.status();
   absl::StatusOr<scheduler::MachineProfile> profile = MeasuredProfile(job, *graph);
   if (!profile.ok()) return profile.status();
@@ -136,7 +143,7 @@ absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments
     const FusionJob& job, const std::vector<Compnode>& compnodes, const graph::v1::Plan& plan) {
   absl::StatusOr<JobFiles> files = FilesOf(job);
   if (!files.ok()) return files.status();
-  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(job.spec().model());
+  absl::StatusOr<graph::v1::Graph> graph = JobGraph(job.spec());
   if (!graph.ok()) return graph.status();
   absl::StatusOr<std::vector<graph::v1::StageProgram>> programs = MakePrograms(*graph, plan);
   if (!programs.ok()) return programs.status();

@@ -98,6 +98,12 @@ std::vector<Case> DifferentiableCases() {
   const TensorSpec mask = Spec(graph::v1::BOOL, {3, 3});
   return {
       {"aten.gelu", {Real({3, 4})}, {Value("a")}, {Real({3, 4})}, {{"approximate", Text("tanh")}}, {}},
+      {"aten.to.dtype",
+       {Real({3, 4})},
+       {Value("a"), graph::Type(graph::v1::FLOAT64)},
+       {Real({3, 4})},
+       {{"copy", graph::Bool(true)}},
+       {}},
       {"aten.gelu", {Real({3, 4})}, {Value("a")}, {Real({3, 4})}, {}, {}},
       {"aten.relu", {Real({3, 4})}, {Value("a")}, {Real({3, 4})}, {}, {}},
       {"aten.tanh", {Real({3, 4})}, {Value("a")}, {Real({3, 4})}, {}, {}},

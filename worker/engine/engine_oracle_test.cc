@@ -8,8 +8,10 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "graph/autocast.h"
 #include "graph/families.h"
 #include "worker/engine/engine_test_support.h"
 #include "worker/engine/model_fixtures_for_test.h"
@@ -55,7 +57,9 @@ struct Comparison {
 };
 
 void CompareWithOracle(const Comparison& comparison) {
-  const absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(comparison.model);
+  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(comparison.model);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  graph = graph::ApplyPrecision(*std::move(graph), comparison.training);
   ASSERT_TRUE(graph.ok()) << graph.status();
   EngineOptions options;
   options.seed = 7;
@@ -66,7 +70,8 @@ void CompareWithOracle(const Comparison& comparison) {
                                   .optimizer = comparison.training.optimizer(),
                                   .decay_biases = comparison.decay_biases,
                                   .bias_learning_rate = comparison.bias_learning_rate,
-                                  .seed = options.seed});
+                                  .seed = options.seed,
+                                  .autocast = comparison.training.precision() == v1alpha1::Training::bf16});
   const std::map<std::string, Tensor> initial = *(*run)->Variables();
   ASSERT_EQ(initial.size(), oracle->Parameters().size());
   for (const auto& [name, value] : initial) {
@@ -208,6 +213,17 @@ TEST(EngineOracleTest, Gpt2TiedWithDropout) {
   training.mutable_optimizer()->set_learning_rate(3e-3);
   training.mutable_optimizer()->set_weight_decay(0.1);
   CompareWithOracle({.model = SmallGpt2(0.1), .training = training, .bit_equal = false});
+}
+
+// Without dropout autocast's lists for CPU and ours cast alike: normalisations read the fp32 residual stream,
+// and softmax is inside the fused attention.
+TEST(EngineOracleTest, MixedPrecisionIsThatOfAutocast) {
+  v1alpha1::Training training;
+  training.set_precision(v1alpha1::Training::bf16);
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::SGD);
+  training.mutable_optimizer()->set_learning_rate(0.1);
+  CompareWithOracle({.model = SmallMlp(v1alpha1::Loss::MeanSquaredError), .training = training});
+  CompareWithOracle({.model = SmallGpt2(0), .training = training, .bit_equal = false});
 }
 
 TEST(EngineOracleTest, Gpt2TiedWithFusedAttention) {

@@ -1,6 +1,7 @@
 #include "worker/engine/oracle.h"
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -279,7 +280,11 @@ class ModuleOracle final : public Oracle {
     double weights = 0;
     for (size_t m = 0; m < batches.size(); ++m) {
       const DropoutKey key{options_.seed, step, static_cast<int64_t>(m)};
+      at::autocast::set_autocast_enabled(at::kCPU, options_.autocast);
+      at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
       const at::Tensor loss = model_->Loss(ToTorch(batches[m].input), ToTorch(batches[m].label), key);
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+      at::autocast::clear_cache();
       (loss * batches[m].weight).backward();
       sum += batches[m].weight * loss.item().toDouble();
       weights += batches[m].weight;

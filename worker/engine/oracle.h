@@ -21,6 +21,7 @@ struct OracleOptions {
   bool decay_biases = true;                       ///< false: weight decay 0 for tensors named *.bias
   std::optional<double> bias_learning_rate = {};  ///< of tensors named *.bias, instead of the optimizer's
   int64_t seed = 0;                               ///< of the dropout masks
+  bool autocast = false;                          ///< the forward under LibTorch\'s autocast to bfloat16
 };
 
 struct OracleBatch {

@@ -1,5 +1,8 @@
 #include "worker/pipeline/edge_codec.h"
 
+#include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,15 +25,55 @@ absl::StatusOr<Codec> ParseOne(const Edge& edge, const std::string& name) {
     return absl::InvalidArgumentError(
         absl::StrCat("edge ", edge.id(), " ('", edge.value().operator_(), "'): ", codec.status().message()));
   }
-  if (!IsDense(*codec) && (edge.spec().dtype() != graph::v1::FLOAT32 || !edge.differentiable())) {
-    return absl::InvalidArgumentError(absl::StrCat("edge ", edge.id(), " ('", edge.value().operator_(),
-                                                   "'): codec ", name,
-                                                   " is for differentiable FLOAT32 values only"));
+  const bool coded = edge.spec().dtype() == graph::v1::FLOAT32 || edge.spec().dtype() == graph::v1::BFLOAT16;
+  if (!IsDense(*codec) && (!coded || !edge.differentiable())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("edge ", edge.id(), " ('", edge.value().operator_(), "'): codec ", name,
+                     " is for differentiable FLOAT32 and BFLOAT16 values only"));
   }
   return codec;
 }
 
 bool NeedsMask(const Codec& codec) { return codec.sparse && !codec.independent_mask; }
+
+/// The same numbers as FLOAT32, what codecs see.
+Tensor Widened(const Tensor& tensor) {
+  if (tensor.dtype != graph::v1::BFLOAT16) {
+    return tensor;
+  }
+  Tensor wide = AllocateTensor(graph::v1::FLOAT32, tensor.shape);
+  const auto* from = reinterpret_cast<const uint16_t*>(tensor.data.get());
+  const absl::Span<float> to = wide.mutable_floats();
+  for (size_t i = 0; i < to.size(); ++i) {
+    const uint32_t bits = uint32_t{from[i]} << 16;
+    std::memcpy(&to[i], &bits, sizeof(bits));
+  }
+  return wide;
+}
+
+/// To the nearest, ties to even, as LibTorch rounds.
+uint16_t RoundedToBf16(float number) {
+  constexpr uint16_t kNan = 0x7FC0;
+  if (std::isnan(number)) {
+    return kNan;
+  }
+  uint32_t bits = 0;
+  std::memcpy(&bits, &number, sizeof(bits));
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+/// What a codec gave, in the type that the edge has.
+Tensor Narrowed(Tensor wide, DataType dtype) {
+  if (dtype != graph::v1::BFLOAT16) {
+    return wide;
+  }
+  Tensor tensor = AllocateTensor(dtype, wide.shape);
+  auto* to = reinterpret_cast<uint16_t*>(tensor.data.get());
+  for (const float number : wide.floats()) {
+    *to++ = RoundedToBf16(number);
+  }
+  return tensor;
+}
 
 absl::Span<std::byte> Bytes(const EncodedTensor& message) {
   return {message.data.get(), static_cast<size_t>(message.bytes)};
@@ -92,7 +135,7 @@ absl::StatusOr<EncodedTensor> EdgeCoder::Encode(const TensorKey& key, const Tens
   message.bytes = MessageBytes(edge, key.direction, tensor.dtype, tensor.shape);
   message.data = AllocateTensor(graph::v1::UINT8, {message.bytes}).data;
   const absl::Status status =
-      EncodeInto(key, value ? edge.forward : edge.backward, tensor, training, Bytes(message));
+      EncodeInto(key, value ? edge.forward : edge.backward, Widened(tensor), training, Bytes(message));
   if (!status.ok()) {
     return status;
   }
@@ -134,7 +177,7 @@ absl::StatusOr<Tensor> EdgeCoder::Decode(const EncodedTensor& message, bool trai
   if (IsDense(edge, message.key.direction)) {
     return Tensor{.dtype = message.dtype, .shape = message.shape, .data = message.data};
   }
-  Tensor tensor = AllocateTensor(message.dtype, message.shape);
+  Tensor tensor = AllocateTensor(graph::v1::FLOAT32, message.shape);
   const codec::Layout layout = codec::LayoutOf(message.shape);
   absl::Status status;
   if (message.key.direction == wire::v1::FORWARD) {
@@ -156,7 +199,7 @@ absl::StatusOr<Tensor> EdgeCoder::Decode(const EncodedTensor& message, bool trai
   if (!status.ok()) {
     return status;
   }
-  return tensor;
+  return Narrowed(std::move(tensor), message.dtype);
 }
 
 void EdgeCoder::KeepMask(const TensorKey& key, codec::Mask mask) {

@@ -31,7 +31,8 @@ struct EdgeCodecs {
   int gradients = 1;  ///< messages that come back for each value
 };
 
-/// INVALID_ARGUMENT names the edge and the codec: unknown, on a value that is not FLOAT32 and differentiable,
+/// INVALID_ARGUMENT names the edge and the codec: unknown, on a value that is not FLOAT32 or BFLOAT16 and
+/// differentiable,
 /// or a gradient that wants the mask of a value that leaves none.
 absl::StatusOr<EdgeCodecs> ParseEdgeCodecs(const graph::v1::Edge& edge);
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -75,6 +77,50 @@ TEST(EdgeCoder, TheGradientReusesTheValuesMaskOnBothSides) {
   EXPECT_EQ(ends.consumer.masks_held(), 0);
 }
 
+/// The upper halves of floats.
+Tensor Bf16(const std::vector<uint16_t>& bits) {
+  Tensor tensor = AllocateTensor(graph::v1::BFLOAT16, {1, static_cast<int64_t>(bits.size())});
+  std::copy(bits.begin(), bits.end(), reinterpret_cast<uint16_t*>(tensor.data.get()));
+  return tensor;
+}
+
+std::vector<uint16_t> Bits(const Tensor& tensor) {
+  const auto* bits = reinterpret_cast<const uint16_t*>(tensor.data.get());
+  return {bits, bits + tensor.elements()};
+}
+
+// Dense, bf16 takes two bytes; through a codec it is coded as fp32 and rounded on arrival.
+TEST(EdgeCoder, Bfloat16TravelsAsItIsOrThroughACodec) {
+  constexpr uint16_t kOne = 0x3F80;
+  constexpr uint16_t kMinusFive = 0xC0A0;
+  const Tensor value = Bf16({kOne, kMinusFive, 0, kOne});
+  graph::v1::Edge edge = MakeEdge("fp32", "fp32");
+  edge.mutable_spec()->set_dtype(graph::v1::BFLOAT16);
+  EdgeCoder dense({{4, *ParseEdgeCodecs(edge)}});
+  const auto message = dense.Encode(Key(wire::v1::FORWARD), value, true);
+  ASSERT_TRUE(message.ok());
+  EXPECT_EQ(message->bytes, 8);
+  EXPECT_EQ(message->data, value.data);
+
+  edge.set_forward_codec("topk-0.25-fp32");
+  edge.set_backward_codec("topk-0.25-fp32");
+  ASSERT_TRUE(ParseEdgeCodecs(edge).ok()) << ParseEdgeCodecs(edge).status();
+  Ends ends("topk-0.25-fp32");
+  const Tensor arrived = ends.Forward(value, 0);
+  EXPECT_EQ(arrived.dtype, graph::v1::BFLOAT16);
+  EXPECT_THAT(Bits(arrived), ElementsAre(0, kMinusFive, 0, 0));
+  EXPECT_THAT(Bits(ends.Backward(Bf16({kOne, kOne, kOne, kOne}), 0)), ElementsAre(0, kOne, 0, 0));
+
+  // 1 of 127 steps of 100 / 127: 0.787 rounds to the nearest bfloat16.
+  Ends quantized("int8");
+  const Tensor steps = quantized.Forward(Bf16({0x42C8 /* 100 */, kOne}), 0);
+  const float expected = Values(Ends("int8").Forward(Floats({100, 1}), 0))[1];
+  uint32_t bits = 0;
+  std::memcpy(&bits, &expected, sizeof(bits));
+  const uint32_t nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+  EXPECT_EQ(Bits(steps)[1], nearest);
+}
+
 TEST(EdgeCoder, AValidationLeavesNoMaskAndNoFeedback) {
   Ends ends("topk-0.5-fp32+feedback");
   EXPECT_THAT(Values(ends.Forward(Floats({1, 2}), 0, /*training=*/false)), ElementsAre(0, 2));
@@ -128,13 +174,14 @@ TEST_P(RefusedCodecs, NameTheEdge) {
   EXPECT_THAT(std::string(codecs.status().message()), HasSubstr(GetParam().message));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Table, RefusedCodecs,
-    ::testing::Values(BadCodec{"zip", "fp32", true, graph::v1::FLOAT32, "zip"},
-                      BadCodec{"int8", "int8", true, graph::v1::INT64, "differentiable FLOAT32 values only"},
-                      BadCodec{"int8", "fp32", false, graph::v1::FLOAT32,
-                               "differentiable FLOAT32 values only"},
-                      BadCodec{"int8", "topk-0.1-int4", true, graph::v1::FLOAT32, "leaves none"}));
+INSTANTIATE_TEST_SUITE_P(Table, RefusedCodecs,
+                         ::testing::Values(BadCodec{"zip", "fp32", true, graph::v1::FLOAT32, "zip"},
+                                           BadCodec{"int8", "int8", true, graph::v1::INT64,
+                                                    "differentiable FLOAT32 and BFLOAT16 values only"},
+                                           BadCodec{"int8", "fp32", false, graph::v1::FLOAT32,
+                                                    "differentiable FLOAT32 and BFLOAT16 values only"},
+                                           BadCodec{"int8", "topk-0.1-int4", true, graph::v1::FLOAT32,
+                                                    "leaves none"}));
 
 }  // namespace
 }  // namespace fusion::worker

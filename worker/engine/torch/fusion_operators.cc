@@ -5,7 +5,8 @@
 //     unless training. Dropout is a multiplication by it.
 //   fusion::codec(Tensor value, str codec) -> Tensor
 //     What arrives when it is sent with a codec: decode(encode(value)), in rows as codec::LayoutOf has them.
-//     Its gradient is what arrives of the gradient, with the value's mask where the codec reuses it.
+//     Its gradient is what arrives of the gradient, with the value's mask where the codec reuses it. bfloat16
+//     is coded as float32 and rounded on arrival.
 
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -66,10 +67,10 @@ class CodecFunction : public torch::autograd::Function<CodecFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& given,
                             const std::string& name) {
-    TORCH_CHECK(given.scalar_type() == at::kFloat, "codec ", name, ": the value must be float32, it is ",
-                given.scalar_type());
+    TORCH_CHECK(given.scalar_type() == at::kFloat || given.scalar_type() == at::kBFloat16, "codec ", name,
+                ": the value must be float32 or bfloat16, it is ", given.scalar_type());
     const codec::Codec codec = Parse(name);
-    const at::Tensor value = given.contiguous();
+    const at::Tensor value = given.to(at::kFloat).contiguous();
     const codec::Layout layout = LayoutOf(value);
     std::vector<std::byte> message(static_cast<size_t>(codec::ValueBytes(codec, layout)));
     codec::Mask mask;
@@ -83,7 +84,7 @@ class CodecFunction : public torch::autograd::Function<CodecFunction> {
         at::empty({static_cast<int64_t>(mask.columns.size())}, at::TensorOptions().dtype(at::kInt));
     std::copy(mask.columns.begin(), mask.columns.end(), columns.mutable_data_ptr<int32_t>());
     context->saved_data["columns"] = columns;
-    return arrived;
+    return arrived.to(given.scalar_type());
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -95,13 +96,13 @@ class CodecFunction : public torch::autograd::Function<CodecFunction> {
     mask.kept_per_row = context->saved_data["kept"].toInt();
     const auto* first = columns.const_data_ptr<int32_t>();
     mask.columns.assign(first, first + columns.numel());
-    const at::Tensor gradient = gradients[0].contiguous();
+    const at::Tensor gradient = gradients[0].to(at::kFloat).contiguous();
     const codec::Layout layout = LayoutOf(gradient);
     std::vector<std::byte> message(static_cast<size_t>(codec::GradientBytes(codec, layout)));
     Check(codec::EncodeGradient(codec, layout, Values(gradient), mask, absl::MakeSpan(message)), name);
     at::Tensor arrived = at::empty_like(gradient);
     Check(codec::DecodeGradient(codec, layout, message, mask, MutableValues(arrived)), name);
-    return {arrived, at::Tensor()};
+    return {arrived.to(gradients[0].scalar_type()), at::Tensor()};
   }
 };
 
