@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "graph/builder.h"
@@ -13,7 +14,6 @@ namespace fusion::graph {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 v1::Graph Gpt2(double dropout) {
   v1alpha1::Model model;

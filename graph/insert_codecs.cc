@@ -53,6 +53,10 @@ absl::StatusOr<v1::Graph> InsertCodecs(const v1::Graph& graph,
             "edge ", edge.id(), " of '", edge.value().operator_(), "' has codecs '", edge.forward_codec(),
             "' and '", edge.backward_codec(), "'; one operator stands for both"));
       }
+      if (edge.phases_size() > 0) {
+        return absl::InvalidArgumentError(absl::StrCat("edge ", edge.id(), " of '", edge.value().operator_(),
+                                                       "' changes its codec; an operator cannot"));
+      }
       if (edge.forward_codec().empty() || edge.forward_codec() == kDenseCodec) continue;
       v1::Operator codec = CodecOperator(edge);
       for (const std::string& consumer : edge.consumers()) {

@@ -1,6 +1,7 @@
 #include "graph/slicing.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -321,22 +322,64 @@ absl::StatusOr<std::vector<v1::StageProgram>> Slice(const v1::Graph& graph, cons
   return Slicer(graph, index, *std::move(places), placement).Run();
 }
 
+namespace {
+
+/// Codecs of a link by their first step.
+using CodecPhases = std::map<int64_t, std::string>;
+
+CodecPhases PhasesOf(const v1::PlannedLink& link) {
+  CodecPhases phases;
+  for (const v1::PlannedLink::Phase& phase : link.phases()) phases[phase.from_step()] = phase.codec();
+  if (phases.empty()) phases[1] = link.codec();
+  for (auto& [step, codec] : phases) {
+    if (codec.empty()) codec = kDenseCodec;
+  }
+  return phases;
+}
+
+/// The phases of both directions, where there are more than one.
+void SetPhases(const CodecPhases& forward, const CodecPhases& backward, v1::Edge& edge) {
+  std::set<int64_t> steps = {1};
+  for (const CodecPhases* phases : {&forward, &backward}) {
+    for (const auto& [step, codec] : *phases) steps.insert(step);
+  }
+  edge.clear_phases();
+  bool dense = true;
+  for (const int64_t step : steps) {
+    v1::Edge::Phase& phase = *edge.add_phases();
+    phase.set_from_step(step);
+    const auto at = [step](const CodecPhases& phases) {
+      const auto next = phases.upper_bound(step);
+      return next == phases.begin() ? std::string(kDenseCodec) : std::prev(next)->second;
+    };
+    phase.set_forward_codec(at(forward));
+    phase.set_backward_codec(at(backward));
+    dense = dense && phase.forward_codec() == kDenseCodec && phase.backward_codec() == kDenseCodec;
+  }
+  edge.set_forward_codec(edge.phases().rbegin()->forward_codec());
+  edge.set_backward_codec(edge.phases().rbegin()->backward_codec());
+  if (steps.size() == 1) edge.clear_phases();
+  if (!dense) edge.set_cotangent_per_consumer(false);
+}
+
+}  // namespace
+
 absl::Status SetCodecs(const v1::Plan& plan, std::vector<v1::StageProgram>& programs) {
   using Key = std::tuple<int, int, int>;  // from, to, direction
-  std::map<Key, std::string> codecs;
+  std::map<Key, CodecPhases> codecs;
   for (const v1::PlannedLink& link : plan.links()) {
     const auto [entry, added] =
-        codecs.try_emplace(Key{link.from(), link.to(), link.direction()}, link.codec());
-    if (!added && entry->second != link.codec()) {
-      return absl::InvalidArgumentError(absl::StrCat("plan has two codecs for the link from stage ",
-                                                     link.from(), " to ", link.to(), " (",
-                                                     v1::PlannedLink::Direction_Name(link.direction()),
-                                                     "): '", entry->second, "' and '", link.codec(), "'"));
+        codecs.try_emplace(Key{link.from(), link.to(), link.direction()}, PhasesOf(link));
+    if (!added && entry->second != PhasesOf(link)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("plan has two codecs for the link from stage ", link.from(), " to ", link.to(), " (",
+                       v1::PlannedLink::Direction_Name(link.direction()), "): '",
+                       entry->second.rbegin()->second, "' and '", link.codec(), "'"));
     }
   }
   const auto codec_of = [&codecs](int from, int to, v1::PlannedLink::Direction direction) {
     const auto found = codecs.find(Key{from, to, direction});
-    return found == codecs.end() || found->second.empty() ? kDenseCodec : found->second;
+    return found == codecs.end() ? CodecPhases{{1, kDenseCodec}} : found->second;
   };
   const auto set = [&](v1::Edge& edge) {
     if (!edge.differentiable()) {
@@ -344,11 +387,8 @@ absl::Status SetCodecs(const v1::Plan& plan, std::vector<v1::StageProgram>& prog
       edge.set_backward_codec(kDenseCodec);
       return;
     }
-    edge.set_forward_codec(codec_of(edge.from_stage(), edge.to_stage(), v1::PlannedLink::Forward));
-    edge.set_backward_codec(codec_of(edge.to_stage(), edge.from_stage(), v1::PlannedLink::Backward));
-    if (edge.forward_codec() != kDenseCodec || edge.backward_codec() != kDenseCodec) {
-      edge.set_cotangent_per_consumer(false);
-    }
+    SetPhases(codec_of(edge.from_stage(), edge.to_stage(), v1::PlannedLink::Forward),
+              codec_of(edge.to_stage(), edge.from_stage(), v1::PlannedLink::Backward), edge);
   };
   for (v1::StageProgram& program : programs) {
     for (v1::Edge& edge : *program.mutable_incoming()) set(edge);

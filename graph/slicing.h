@@ -42,7 +42,7 @@ absl::Status SetCodecs(const v1::Plan& plan, std::vector<v1::StageProgram>& prog
 /// The whole graph again, for one process, computing what the programs compute over their links: an operator
 /// fusion.codec, named VALUE.codec.STAGE, stands before the first reader of every value that reaches a stage
 /// through a codec, and that stage's readers read it. INVALID_ARGUMENT where an edge has two different
-/// codecs.
+/// codecs, or changes them.
 absl::StatusOr<v1::Graph> InsertCodecs(const v1::Graph& graph, const std::vector<v1::StageProgram>& programs);
 
 }  // namespace fusion::graph

@@ -311,6 +311,32 @@ TEST(SetCodecs, CompressedGradientsAreSummedBeforeTheyTravel) {
   EXPECT_FALSE((*programs)[1].incoming(0).cotangent_per_consumer());
 }
 
+TEST(SetCodecs, PhasesOfBothDirectionsAreJoined) {
+  Tower tower;
+  const v1::ValueRef a = tower.Mul("a", tower.input, tower.weight);
+  const v1::ValueRef b = tower.Mul("b", a, a);
+  const v1::Graph graph = tower.Finish(tower.Mul("c", b, a));
+  auto programs = Slice(graph, Stages({{{"input", "a"}}, {{"b", "c", "label", "loss"}}}));
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  ASSERT_TRUE(SetCodecs(PlanOf(R"(links { from: 0 to: 1 direction: Forward codec: "int4"
+                                          phases { from_step: 1 codec: "fp32" } phases { from_step: 9 codec: "int4" } }
+                                  links { from: 1 to: 0 direction: Backward codec: "int8" })"),
+                        *programs)
+                  .ok());
+  for (const v1::Edge& edge : {(*programs)[0].outgoing(0), (*programs)[1].incoming(0)}) {
+    EXPECT_EQ(edge.forward_codec(), "int4");
+    EXPECT_EQ(edge.backward_codec(), "int8");
+    ASSERT_EQ(edge.phases_size(), 2);
+    EXPECT_EQ(edge.phases(0).from_step(), 1);
+    EXPECT_EQ(edge.phases(0).forward_codec(), "fp32");
+    EXPECT_EQ(edge.phases(0).backward_codec(), "int8");
+    EXPECT_EQ(edge.phases(1).from_step(), 9);
+    EXPECT_EQ(edge.phases(1).forward_codec(), "int4");
+    EXPECT_FALSE(edge.cotangent_per_consumer()) << "one phase has a codec";
+  }
+  EXPECT_EQ(InsertCodecs(graph, *programs).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(SetCodecs, RefusesTwoCodecsForOneLink) {
   std::vector<v1::StageProgram> programs;
   const auto status = SetCodecs(PlanOf(R"(links { from: 0 to: 1 direction: Forward codec: "int4" }

@@ -280,9 +280,10 @@ FieldErrors CheckPlacement(const v1alpha1::Placement& placement) {
   return errors;
 }
 
-FieldErrors CheckCompression(const Compression& compression) {
+namespace {
+
+FieldErrors CheckCompressionSettings(const Compression& compression, const std::string& path) {
   FieldErrors errors;
-  const std::string path = "spec.communication.compression";
   const Compression::Type type = compression.has_type() ? compression.type() : Compression::Need;
   const std::string name = Compression::Type_Name(type);
   const bool sparse = type == Compression::AdaTopK || type == Compression::TopK;
@@ -312,6 +313,36 @@ FieldErrors CheckCompression(const Compression& compression) {
                                             ? absl::StrCat(Compression::Values_Name(compression.values()),
                                                            " is no quantized type; give int8 or int4")
                                             : "is required for Quantize; give int8 or int4"});
+  }
+  return errors;
+}
+
+}  // namespace
+
+FieldErrors CheckCompression(const Compression& compression) {
+  const std::string path = "spec.communication.compression";
+  Compression base = compression;
+  base.clear_schedule();
+  if (compression.schedule_size() > 0) {  // of the sparse entries
+    base.clear_mask();
+    base.clear_error_feedback();
+  }
+  FieldErrors errors = CheckCompressionSettings(base, path);
+  int64_t before = 0;
+  for (int i = 0; i < compression.schedule_size(); ++i) {
+    const v1alpha1::CompressionChange& change = compression.schedule(i);
+    const std::string entry = ItemPath(path + ".schedule", static_cast<size_t>(i));
+    Compression settings;
+    if (change.has_type()) settings.set_type(change.type());
+    if (change.has_ratio()) settings.set_ratio(change.ratio());
+    if (change.has_values()) settings.set_values(change.values());
+    const FieldErrors found = CheckCompressionSettings(settings, entry);
+    errors.insert(errors.end(), found.begin(), found.end());
+    if (change.from_step() <= before) {
+      errors.push_back({entry + ".fromStep", absl::StrCat("is ", change.from_step(),
+                                                          ", not after that of the entry before, ", before)});
+    }
+    before = change.from_step();
   }
   return errors;
 }

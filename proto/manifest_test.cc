@@ -141,6 +141,14 @@ TEST(Manifest, EachMistakeIsNamedByItsField) {
       {"values that are not quantized", "  training:\n",
        "  communication: {compression: {type: Quantize, values: fp16}}\n  training:\n",
        "spec.communication.compression.values", "give int8 or int4"},
+      {"ratio left out of a schedule", "  training:\n",
+       "  communication: {compression: {schedule: [{fromStep: 5, type: TopK}]}}\n  training:\n",
+       "spec.communication.compression.schedule[0].ratio", "is required for TopK"},
+      {"a schedule that goes back", "  training:\n",
+       "  communication: {compression: {schedule: [{fromStep: 5, type: None}, {fromStep: 5, type: Need}]}}\n "
+       " "
+       "training:\n",
+       "spec.communication.compression.schedule[1].fromStep", "not after that of the entry before"},
       {"pin on an unknown compnode", "  training:\n",
        "  placement: {pins: [{operators: input, compnode: a2}]}\n  training:\n",
        "spec.placement.pins[0].compnode", "there are a1, b1"},

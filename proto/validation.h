@@ -34,7 +34,8 @@ FieldErrors CheckLearningRateSchedule(const v1alpha1::Training& training);
 /// Clusters are listed once; no operator name is pinned to two compnodes, as far as the names alone say.
 FieldErrors CheckPlacement(const v1alpha1::Placement& placement);
 
-/// ratio where the type needs one and nowhere else; values that the type can send.
+/// ratio where the type needs one and nowhere else; values that the type can send; the same of the schedule's
+/// entries, whose steps rise.
 FieldErrors CheckCompression(const v1alpha1::Compression& compression);
 
 /// All rules above.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "scheduler/compnodes.h"
+#include "scheduler/compression_schedule.h"
 #include "scheduler/partition.h"
 
 namespace fusion::scheduler {
@@ -17,6 +18,11 @@ using v1alpha1::Placement;
 
 Placement::Policy PolicyOf(const v1alpha1::FusionJobSpec& spec) {
   return spec.placement().has_policy() ? spec.placement().policy() : Placement::OpFence;
+}
+
+/// What the plan is made for.
+Compression LastCompression(const v1alpha1::FusionJobSpec& spec) {
+  return CompressionPhases(spec.communication().compression()).back().settings;
 }
 
 /// Doubles depths as memory allows: with more micro-batches in flight than free links need, a link that is
@@ -97,7 +103,7 @@ absl::StatusOr<Partition> Place(const Problem& problem, const v1alpha1::FusionJo
     case Placement::DtFm:
       return PartitionDtFm(problem, static_cast<uint64_t>(spec.training().seed()));
     default:
-      return OpFence(problem, spec.communication().compression());
+      return OpFence(problem, LastCompression(spec));
   }
 }
 
@@ -135,14 +141,21 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
   absl::StatusOr<Partition> partition = Place(*problem, request.spec);
   if (!partition.ok()) return Explain(partition.status(), request);
 
-  const Compression& compression = request.spec.communication().compression();
-  if (absl::Status status = ChooseDepthsAndCodecs(*problem, compression, *partition); !status.ok())
+  if (absl::Status status = ChooseDepthsAndCodecs(*problem, LastCompression(request.spec), *partition);
+      !status.ok()) {
     return status;
+  }
 
   if (absl::Status status = CheckPartition(*problem, *partition); !status.ok())
     return Explain(status, request);
 
-  return Predict(request, *std::move(problem), *std::move(partition));
+  PlanResult result = Predict(request, *std::move(problem), *std::move(partition));
+  const Compression& compression = request.spec.communication().compression();
+  if (absl::Status status = AddPhases(result.problem, compression, result.partition, result.plan);
+      !status.ok()) {
+    return status;
+  }
+  return result;
 }
 
 absl::StatusOr<PlanResult> ReplayPlan(const PlanRequest& request, const graph::v1::Plan& plan) {
@@ -154,6 +167,7 @@ absl::StatusOr<PlanResult> ReplayPlan(const PlanRequest& request, const graph::v
     return Explain(status, request);
   PlanResult result = Predict(request, *std::move(problem), *std::move(partition));
   result.plan.set_policy(plan.policy());
+  CopyPhases(plan, result.plan);
   return result;
 }
 

@@ -92,6 +92,38 @@ TEST_F(PlannerTest, APlanComesBackAsItWas) {
   }
 }
 
+// Placement and prediction are the last entry's; the plan has the codecs of all.
+TEST_F(PlannerTest, CompressionSchedulesArePhasesOfThePlan) {
+  compression().set_type(Compression::None);
+  v1alpha1::CompressionChange* change = compression().add_schedule();
+  change->set_from_step(50);
+  change->set_type(Compression::Quantize);
+  change->set_values(Compression::int4);
+  const PlanResult made = Plan();
+  compression().Clear();
+  compression().set_type(Compression::Quantize);
+  compression().set_values(Compression::int4);
+  const PlanResult last = Plan();
+  EXPECT_EQ(made.plan.step_seconds(), last.plan.step_seconds());
+  ASSERT_EQ(made.plan.links_size(), last.plan.links_size());
+  int changing = 0;
+  for (int l = 0; l < made.plan.links_size(); ++l) {
+    const graph::v1::PlannedLink& link = made.plan.links(l);
+    EXPECT_EQ(link.codec(), last.plan.links(l).codec());
+    EXPECT_EQ(last.plan.links(l).phases_size(), 0);
+    ASSERT_EQ(link.phases_size(), 2);
+    EXPECT_EQ(link.phases(0).from_step(), 1);
+    EXPECT_EQ(link.phases(0).codec(), "fp32");
+    EXPECT_EQ(link.phases(1).from_step(), 50);
+    EXPECT_EQ(link.phases(1).codec(), link.codec());
+    changing += link.codec() == "int4" ? 1 : 0;
+  }
+  EXPECT_GT(changing, 0);
+  const absl::StatusOr<PlanResult> replayed = ReplayPlan(job_.request(), made.plan);
+  ASSERT_TRUE(replayed.ok()) << replayed.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(replayed->plan.links(0), made.plan.links(0)));
+}
+
 TEST_F(PlannerTest, APlanOfAnotherModelIsRefused) {
   SetPolicy(Placement::EqualCompute);
   graph::v1::Plan plan = Plan().plan;

@@ -40,7 +40,10 @@ spec:
     steps: 50
     batch: {global: 8, micro: 2}
     seed: 3
+    recompute: true
     optimizer: {type: AdamW, learningRate: 1e-3}
+    learningRateSchedule: {type: Cosine, warmupSteps: 5, finalFraction: 0.1}
+    gradientClipping: {maxNorm: 1}
   communication: {compression: {type: None}}
 )" + Compnodes(compnodes);
 }
@@ -56,6 +59,7 @@ spec:
     steps: 50
     batch: {global: 16, micro: 4}
     seed: 3
+    precision: bf16
     optimizer: {type: SGD, learningRate: 1e-2, momentum: 0.9}
   communication: {compression: {type: None}}
 )" + Compnodes(compnodes);
@@ -75,11 +79,16 @@ void WriteData(const ScratchFolder& folder) {
   testing::WriteFile(folder / "table.csv", table);
 }
 
-/// Loss of every step, as the text of the number, so that equality is equality of bits.
+/// Loss, learning rate and gradient norm of every step, as the texts of the numbers, so that equality is
+/// equality of bits.
 std::vector<std::string> Losses(const std::string& metrics_file) {
   std::vector<std::string> losses;
   std::istringstream lines(testing::ReadFile(metrics_file));
-  for (std::string line; std::getline(lines, line);) losses.push_back(json::parse(line).at("loss").dump());
+  for (std::string line; std::getline(lines, line);) {
+    const json step = json::parse(line);
+    losses.push_back(step.at("loss").dump() + " " + step.at("learningRate").dump() + " " +
+                     step.at("gradientNorm").dump());
+  }
   return losses;
 }
 

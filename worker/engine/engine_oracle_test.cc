@@ -127,6 +127,13 @@ void CompareWithOracle(const Comparison& comparison) {
       clipped += norm > max_norm ? 1 : 0;
     }
     oracle->Update(comparison.factor(step));
+    if (comparison.training.has_gradient_clipping()) {
+      const std::map<std::string, Tensor> wanted = oracle->Parameters();
+      const std::map<std::string, Tensor> values = *(*run)->Variables();
+      for (const auto& [name, value] : values) {
+        ASSERT_LE(Distance(value, wanted.at(name)), 1e-6 * Norm(wanted.at(name)) + 1e-7) << name;
+      }
+    }
     if (comparison.bit_equal) {
       const std::map<std::string, Tensor> wanted = oracle->Parameters();
       const std::map<std::string, Tensor> values = *(*run)->Variables();

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -103,6 +104,40 @@ absl::StatusOr<EdgeCodecs> ParseEdgeCodecs(const Edge& edge) {
                     .gradients = edge.cotangent_per_consumer() ? edge.consumers_size() : 1};
 }
 
+const EdgeCodecs& CodecTimeline::At(int64_t step) const {
+  const auto next = phases_.upper_bound(step);
+  return next == phases_.begin() ? next->second : std::prev(next)->second;
+}
+
+absl::StatusOr<CodecTimeline> ParseTimeline(const Edge& edge) {
+  auto last = ParseEdgeCodecs(edge);
+  if (!last.ok()) {
+    return last.status();
+  }
+  if (edge.phases().empty()) {
+    return CodecTimeline(*std::move(last));
+  }
+  std::map<int64_t, EdgeCodecs> phases;
+  for (const Edge::Phase& phase : edge.phases()) {
+    if (phase.from_step() < 1 || (!phases.empty() && phase.from_step() <= phases.rbegin()->first) ||
+        (phases.empty() && phase.from_step() != 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("edge ", edge.id(), " ('", edge.value().operator_(),
+                       "'): its codecs' first steps do not rise from 1: ", phase.from_step()));
+    }
+    Edge one = edge;
+    one.clear_phases();
+    one.set_forward_codec(phase.forward_codec());
+    one.set_backward_codec(phase.backward_codec());
+    auto codecs = ParseEdgeCodecs(one);
+    if (!codecs.ok()) {
+      return codecs.status();
+    }
+    phases[phase.from_step()] = *std::move(codecs);
+  }
+  return CodecTimeline(std::move(phases));
+}
+
 bool IsDense(const EdgeCodecs& codecs, Direction direction) {
   return direction == wire::v1::FORWARD    ? IsDense(codecs.forward)
          : direction == wire::v1::BACKWARD ? IsDense(codecs.backward)
@@ -120,7 +155,7 @@ int64_t MessageBytes(const EdgeCodecs& codecs, Direction direction, DataType dty
 }
 
 absl::StatusOr<EncodedTensor> EdgeCoder::Encode(const TensorKey& key, const Tensor& tensor, bool training) {
-  const EdgeCodecs& edge = edges_.at(key.edge);
+  const EdgeCodecs& edge = codecs(key);
   const bool value = key.direction == wire::v1::FORWARD;
   EncodedTensor message{.key = key,
                         .codec = value ? edge.forward_name : edge.backward_name,
@@ -173,7 +208,7 @@ absl::Status EdgeCoder::EncodeInto(const TensorKey& key, const Codec& codec, con
 }
 
 absl::StatusOr<Tensor> EdgeCoder::Decode(const EncodedTensor& message, bool training) {
-  const EdgeCodecs& edge = edges_.at(message.key.edge);
+  const EdgeCodecs& edge = codecs(message.key);
   if (IsDense(edge, message.key.direction)) {
     return Tensor{.dtype = message.dtype, .shape = message.shape, .data = message.data};
   }
@@ -203,7 +238,7 @@ absl::StatusOr<Tensor> EdgeCoder::Decode(const EncodedTensor& message, bool trai
 }
 
 void EdgeCoder::KeepMask(const TensorKey& key, codec::Mask mask) {
-  const EdgeCodecs& edge = edges_.at(key.edge);
+  const EdgeCodecs& edge = codecs(key);
   if (!NeedsMask(edge.backward)) {
     return;
   }

@@ -31,10 +31,27 @@ struct EdgeCodecs {
   int gradients = 1;  ///< messages that come back for each value
 };
 
+/// The codecs of one edge by step.
+class CodecTimeline {
+ public:
+  CodecTimeline(EdgeCodecs always) : phases_{{0, std::move(always)}} {}  // NOLINT: one codec is a timeline
+  explicit CodecTimeline(std::map<int64_t, EdgeCodecs> phases) : phases_(std::move(phases)) {}
+
+  /// Of what belongs to a step.
+  const EdgeCodecs& At(int64_t step) const;
+  bool changes() const { return phases_.size() > 1; }
+
+ private:
+  std::map<int64_t, EdgeCodecs> phases_;  ///< by first step, not empty
+};
+
 /// INVALID_ARGUMENT names the edge and the codec: unknown, on a value that is not FLOAT32 or BFLOAT16 and
 /// differentiable,
 /// or a gradient that wants the mask of a value that leaves none.
 absl::StatusOr<EdgeCodecs> ParseEdgeCodecs(const graph::v1::Edge& edge);
+
+/// The same for all its phases, whose first steps rise from 1.
+absl::StatusOr<CodecTimeline> ParseTimeline(const graph::v1::Edge& edge);
 
 /// Exact bytes of the message of a tensor.
 int64_t MessageBytes(const EdgeCodecs& codecs, wire::v1::Direction direction, DataType dtype,
@@ -47,9 +64,12 @@ bool IsDense(const EdgeCodecs& codecs, wire::v1::Direction direction);
 /// edge and direction that use error feedback must be encoded in micro-batch order by one thread.
 class EdgeCoder {
  public:
-  explicit EdgeCoder(std::map<int32_t, EdgeCodecs> edges) : edges_(std::move(edges)) {}
+  explicit EdgeCoder(std::map<int32_t, CodecTimeline> edges) : edges_(std::move(edges)) {}
 
-  const EdgeCodecs& codecs(int32_t edge) const { return edges_.at(edge); }
+  /// Whether an edge's codecs change: then dense messages must not overtake others.
+  bool Changes(int32_t edge) const { return edges_.at(edge).changes(); }
+  /// Of the message's edge and step.
+  const EdgeCodecs& codecs(const TensorKey& key) const { return edges_.at(key.edge).At(key.step); }
 
   /// A message of `tensor`, which may share its storage. `training`: a gradient will follow a value.
   absl::StatusOr<EncodedTensor> Encode(const TensorKey& key, const Tensor& tensor, bool training);
@@ -74,7 +94,7 @@ class EdgeCoder {
   absl::Status EncodeInto(const TensorKey& key, const codec::Codec& codec, const Tensor& tensor,
                           bool training, absl::Span<std::byte> message);
 
-  const std::map<int32_t, EdgeCodecs> edges_;
+  const std::map<int32_t, CodecTimeline> edges_;
   mutable absl::Mutex mutex_;
   std::map<MaskKey, HeldMask> masks_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<int32_t, wire::v1::Direction>, codec::ErrorFeedback> feedback_ ABSL_GUARDED_BY(mutex_);

@@ -121,6 +121,39 @@ TEST(EdgeCoder, Bfloat16TravelsAsItIsOrThroughACodec) {
   EXPECT_EQ(Bits(steps)[1], nearest);
 }
 
+TEST(EdgeCoder, ChangesItsCodecWithTheStep) {
+  graph::v1::Edge edge = MakeEdge("topk-0.5-fp32", "topk-0.5-fp32");
+  for (const auto& [step, codec] : {std::pair(1, "fp32"), std::pair(5, "topk-0.5-fp32")}) {
+    graph::v1::Edge::Phase* phase = edge.add_phases();
+    phase->set_from_step(step);
+    phase->set_forward_codec(codec);
+    phase->set_backward_codec(codec);
+  }
+  const auto timeline = ParseTimeline(edge);
+  ASSERT_TRUE(timeline.ok()) << timeline.status();
+  EdgeCoder producer({{4, *timeline}});
+  EdgeCoder consumer({{4, *timeline}});
+  for (const int64_t step : {1, 4, 5, 100}) {
+    TensorKey key = Key(wire::v1::FORWARD);
+    key.step = step;
+    const auto message = producer.Encode(key, Floats({1, 2}), true);
+    ASSERT_TRUE(message.ok()) << message.status();
+    EXPECT_EQ(message->codec, step < 5 ? "fp32" : "topk-0.5-fp32");
+    EXPECT_THAT(Values(*consumer.Decode(*message, true)), ElementsAre(step < 5 ? 1 : 0, 2));
+  }
+  EXPECT_TRUE(producer.Changes(4));
+}
+
+TEST(ParseTimeline, RefusesPhasesThatDoNotRiseFromOne) {
+  for (const std::vector<int64_t>& steps : {std::vector<int64_t>{2}, {1, 1}, {1, 5, 3}, {0, 1}}) {
+    graph::v1::Edge edge = MakeEdge("fp32", "fp32");
+    for (const int64_t step : steps) edge.add_phases()->set_from_step(step);
+    const auto timeline = ParseTimeline(edge);
+    EXPECT_EQ(timeline.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(timeline.status().message()), HasSubstr("first steps do not rise from 1"));
+  }
+}
+
 TEST(EdgeCoder, AValidationLeavesNoMaskAndNoFeedback) {
   Ends ends("topk-0.5-fp32+feedback");
   EXPECT_THAT(Values(ends.Forward(Floats({1, 2}), 0, /*training=*/false)), ElementsAre(0, 2));

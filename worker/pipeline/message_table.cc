@@ -74,7 +74,7 @@ absl::StatusOr<MessageTable> MessageTable::Make(const graph::v1::StageProgram& p
   table.program_ = &program;
   table.samples_ = samples;
   const auto add_codecs = [&table](const Edge& edge) {
-    auto codecs = ParseEdgeCodecs(edge);
+    auto codecs = ParseTimeline(edge);
     if (codecs.ok()) {
       table.codecs_.emplace(edge.id(), *std::move(codecs));
     }
@@ -157,7 +157,7 @@ absl::StatusOr<MessageTable::Expected> MessageTable::Expect(const TensorKey& key
   if (edge == nullptr || (!value && !edge->differentiable())) {
     return absl::NotFoundError("this stage has no such edge");
   }
-  const EdgeCodecs& codecs = codecs_.at(edge->id());
+  const EdgeCodecs& codecs = codecs_.at(edge->id()).At(key.step);
   return Expected{.peer = value ? edge->from_stage() : edge->to_stage(),
                   .spec = edge->spec(),
                   .codec = value ? codecs.forward_name : codecs.backward_name,
@@ -197,7 +197,8 @@ absl::Status MessageTable::Check(int from_stage, const EncodedTensor& message) c
     return refuse(absl::StrCat("its codec is '", message.codec, "', expected '", expected->codec, "'"));
   }
   const EdgeCodecs dense;
-  const EdgeCodecs& codecs = IsOncePerStep(message.key.direction) ? dense : codecs_.at(message.key.edge);
+  const EdgeCodecs& codecs =
+      IsOncePerStep(message.key.direction) ? dense : codecs_.at(message.key.edge).At(message.key.step);
   const int64_t bytes = MessageBytes(codecs, message.key.direction, message.dtype, shape);
   if (message.bytes != bytes) {
     return refuse(absl::StrCat("it has ", message.bytes, " bytes, expected ", bytes));

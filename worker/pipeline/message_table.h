@@ -44,7 +44,7 @@ class MessageTable {
   const graph::v1::Edge& outgoing(int32_t id) const { return *outgoing_.at(id); }
 
   /// Codecs of all edges, by id.
-  const std::map<int32_t, EdgeCodecs>& codecs() const { return codecs_; }
+  const std::map<int32_t, CodecTimeline>& codecs() const { return codecs_; }
 
   /// Stages that this one sends something to.
   std::set<int> Receivers() const;
@@ -73,7 +73,7 @@ class MessageTable {
   std::map<int32_t, const graph::v1::SharedVariable*> borrowed_;
   std::map<int32_t, const graph::v1::SharedVariable*> lent_;
   std::map<std::string, const graph::v1::TensorSpec*> variables_;
-  std::map<int32_t, EdgeCodecs> codecs_;
+  std::map<int32_t, CodecTimeline> codecs_;
 };
 
 /// The spec's shape for a micro-batch of `samples`.

@@ -77,7 +77,7 @@ void StageRunner::SetWindows() {
   for (const Edge& edge : options_.program.incoming()) {
     if (edge.differentiable()) {
       transport_.SetWindow(edge.from_stage(), edge.id(), wire::v1::BACKWARD,
-                           schedule_.micro_batches * table_.codecs().at(edge.id()).gradients);
+                           schedule_.micro_batches * table_.codecs().at(edge.id()).At(1).gradients);
     }
   }
   for (const SharedVariable& shared : options_.program.borrowed()) {
@@ -113,8 +113,7 @@ void StageRunner::OnReceive(int from_stage, EncodedTensor message) {
     board_.Deliver(message.key, std::nullopt);
     return;
   }
-  if (IsOncePerStep(message.key.direction) ||
-      IsDense(coder_->codecs(message.key.edge), message.key.direction)) {
+  if (IsOncePerStep(message.key.direction) || IsDense(coder_->codecs(message.key), message.key.direction)) {
     board_.Deliver(message.key,
                    Tensor{.dtype = message.dtype, .shape = message.shape, .data = std::move(message.data)});
     return;

@@ -312,7 +312,7 @@ void StageRunner::SendEdge(int to_stage, const TensorKey& key, Arrival tensor) {
                                                                 message.status().message())));
     }
   };
-  if (IsDense(coder_->codecs(key.edge), key.direction)) {
+  if (IsDense(coder_->codecs(key), key.direction) && !coder_->Changes(key.edge)) {
     send();
     return;
   }

@@ -341,6 +341,53 @@ TEST(StageRunner, LossyCodecsReachTheSameLossRoughlyAndLeaveNoMasks) {
   EXPECT_LT(lossy.last_reports[0].links(0).bytes(), 4000);
 }
 
+/// Sets codecs of all differentiable edges, by first step.
+void SetPhases(FakeModel& model, const std::vector<std::pair<int64_t, std::string>>& phases) {
+  for (auto& program : model.programs) {
+    for (auto* edges : {program.mutable_incoming(), program.mutable_outgoing()}) {
+      for (auto& edge : *edges) {
+        if (!edge.differentiable()) {
+          continue;
+        }
+        edge.set_cotangent_per_consumer(false);
+        edge.set_forward_codec(phases.back().second);
+        edge.set_backward_codec(phases.back().second);
+        for (size_t i = 0; phases.size() > 1 && i < phases.size(); ++i) {
+          auto* phase = edge.add_phases();
+          phase->set_from_step(phases[i].first);
+          phase->set_forward_codec(phases[i].second);
+          phase->set_backward_codec(phases[i].second);
+        }
+      }
+    }
+  }
+}
+
+// A run is that of each codec as long as it lasts; validations lie between the steps that change.
+TEST(StageRunner, CodecsChangeAtTheirSteps) {
+  const RunOptions options{.steps = 4, .validation_batches = 2};
+  const std::string sparse = "topk-0.5-fp32";
+  const auto losses = [&](const std::vector<std::pair<int64_t, std::string>>& phases) {
+    FakeModel model = TwoStages();
+    SetPhases(model, phases);
+    const Outcome outcome = RunPipeline(model.programs, options);
+    for (const absl::Status& status : outcome.statuses) {
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    EXPECT_EQ(outcome.held, 0U);
+    return outcome.losses;
+  };
+  const std::vector<double> dense = losses({{1, "fp32"}});
+  const std::vector<double> coded = losses({{1, sparse}});
+  const std::vector<double> later = losses({{1, "fp32"}, {3, sparse}});
+  const std::vector<double> sooner = losses({{1, sparse}, {3, "fp32"}});
+  EXPECT_EQ(std::vector(later.begin(), later.begin() + 2), std::vector(dense.begin(), dense.begin() + 2));
+  EXPECT_NE(later[2], dense[2]);
+  EXPECT_EQ(std::vector(sooner.begin(), sooner.begin() + 2), std::vector(coded.begin(), coded.begin() + 2));
+  EXPECT_NE(sooner[2], coded[2]);
+  EXPECT_EQ(losses({{1, "fp32"}, {3, sparse}}), later) << "the same again";
+}
+
 TEST(StageRunner, AnEngineErrorNamesStageStepAndTask) {
   const auto fail = [](const Pass& pass, int, bool forward) {
     return pass.step == 2 && pass.micro_batch == 1 && !forward ? absl::ResourceExhaustedError("no memory")
