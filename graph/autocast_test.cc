@@ -53,7 +53,7 @@ TEST(Autocast, CastsWhereTorchDoes) {
   ASSERT_TRUE(graph.ok()) << graph.status();
   const Types types(*graph);
   const std::string block = "transformer.h.0";
-  for (const std::string product : {block + ".attn.c_attn", block + ".attn.c_proj", block + ".mlp.c_fc"}) {
+  for (const std::string& product : {block + ".attn.c_attn", block + ".attn.c_proj", block + ".mlp.c_fc"}) {
     for (int argument = 0; argument < 3; ++argument) EXPECT_EQ(types.Read(product, argument), v1::BFLOAT16);
     EXPECT_EQ(types.Of(product), v1::BFLOAT16);
   }
