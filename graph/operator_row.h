@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <vector>
 
@@ -51,6 +52,10 @@ struct OperatorRow {
   OperatorClass kind = OperatorClass::kElementwise;
   bool differentiable = true;  ///< false: no gradient passes, whatever it reads
   bool aliases = false;        ///< its output is its input's memory
+  /// Arguments that an execution with `training` true writes to. Each must be a variable that is not
+  /// trainable and that nothing else reads, so that its values follow the order of micro-batches under any
+  /// cut.
+  std::array<absl::string_view, 2> updates = {};
   /// Specs of the outputs; INVALID_ARGUMENT says which argument does not fit.
   absl::StatusOr<std::vector<v1::TensorSpec>> (*shapes)(const Call&) = nullptr;
   /// Fills all but `kind`.
@@ -59,6 +64,7 @@ struct OperatorRow {
   SavedValues (*saves)(const Execution&) = nullptr;
 };
 
+absl::Span<const OperatorRow> ImageRows();
 absl::Span<const OperatorRow> MatmulRows();
 absl::Span<const OperatorRow> ReductionRows();
 absl::Span<const OperatorRow> ElementwiseRows();

@@ -147,8 +147,8 @@ absl::StatusOr<std::vector<RegisteredOperator>> MakeRegistry(
 
 const std::vector<RegisteredOperator>& Registry() {
   static const auto* const registry = [] {
-    const absl::Span<const OperatorRow> tables[] = {MatmulRows(), ReductionRows(), ElementwiseRows(),
-                                                    MemoryRows()};
+    const absl::Span<const OperatorRow> tables[] = {MatmulRows(), ImageRows(), ReductionRows(),
+                                                    ElementwiseRows(), MemoryRows()};
     auto made = MakeRegistry(tables);
     if (!made.ok()) ABSL_RAW_LOG(FATAL, "operator registry: %s", made.status().ToString().c_str());
     return new std::vector<RegisteredOperator>(*std::move(made));
@@ -193,6 +193,22 @@ absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t s
   OperatorCost cost = entry->row->cost(Execution(*call, op, samples, needs_gradient));
   cost.kind = entry->row->kind;
   return cost;
+}
+
+std::vector<v1::ValueRef> WrittenVariables(const v1::Operator& op) {
+  std::vector<v1::ValueRef> written;
+  const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());
+  if (entry != nullptr && !entry->row->updates[0].empty()) {
+    static const v1::TensorSpec unknown;  // types play no part here
+    const auto call = Call::Bind(entry->schema, op, [](const v1::ValueRef&) { return &unknown; });
+    for (const absl::string_view argument : entry->row->updates) {
+      if (call.ok() && call->Bool("training") && !argument.empty() && call->Has(argument)) {
+        written.push_back(call->Reference(argument));
+      }
+    }
+  }
+  written.insert(written.end(), op.counters().begin(), op.counters().end());
+  return written;
 }
 
 std::vector<int64_t> ShapeOf(const v1::TensorSpec& spec, int64_t samples) {

@@ -44,6 +44,10 @@ std::vector<int64_t> ShapeOf(const v1::TensorSpec& spec, int64_t samples);
 /// constants.
 std::string OperatorSignature(const v1::Graph& graph, int index, int64_t samples);
 
+/// Values that training passes of an operator write to: what the registry says of its arguments, then its
+/// counters. In a valid graph they are variables that are not trainable and that nothing else reads.
+std::vector<v1::ValueRef> WrittenVariables(const v1::Operator& op);
+
 /// Names, order, arguments, shapes, the one scalar loss; INVALID_ARGUMENT names the operator and what is
 /// wrong. All other functions of this folder take graphs that it accepts.
 absl::Status ValidateGraph(const v1::Graph& graph);

@@ -65,6 +65,49 @@ OperatorCost SoftmaxCost(const Execution& e) {
   return cost;
 }
 
+/// Which axes an optional list names; none or an empty list: all.
+absl::StatusOr<std::vector<bool>> ReducedAxes(const Call& call, size_t rank) {
+  const std::vector<v1::AffineInt> axes = call.Has("dim") ? call.Sizes("dim") : std::vector<v1::AffineInt>();
+  std::vector<bool> reduced(rank, axes.empty());
+  for (const v1::AffineInt& item : axes) {
+    auto axis = NormalizeAxis(item.value(), rank);
+    if (!axis.ok()) return axis.status();
+    if (item.times_batch() != 0 || reduced[*axis])
+      return absl::InvalidArgumentError(absl::StrCat("argument 'dim' repeats or varies dimension ", *axis));
+    reduced[*axis] = true;
+  }
+  return reduced;
+}
+
+Specs MeanShapes(const Call& call) {
+  if (call.Has("dtype")) return absl::InvalidArgumentError("argument 'dtype' must be none");
+  if (auto status = CheckFloating(call, "self"); !status.ok()) return status;
+  const Shape from = ShapeFrom(call.Tensor("self"));
+  auto reduced = ReducedAxes(call, from.size());
+  if (!reduced.ok()) return reduced.status();
+  Shape shape;
+  for (size_t axis = 0; axis < from.size(); ++axis) {
+    if (!(*reduced)[axis]) {
+      shape.push_back(from[axis]);
+    } else if (call.Bool("keepdim")) {
+      shape.push_back(1);
+    }
+  }
+  return std::vector<v1::TensorSpec>{MakeSpec(call.Tensor("self").dtype(), shape)};
+}
+
+OperatorCost MeanCost(const Execution& e) {
+  OperatorCost cost;
+  cost.output_bytes = e.OutputBytes();
+  cost.forward_flops = e.Elements("self");
+  cost.forward_bytes = e.Bytes("self") + cost.output_bytes;
+  if (e.Gradient("self")) {
+    cost.backward_flops = e.Elements("self");
+    cost.backward_bytes = e.Bytes("self") + cost.output_bytes;
+  }
+  return cost;
+}
+
 absl::Status CheckReduction(const Call& call) {
   const int64_t reduction = call.Int("reduction");
   if (reduction == 1 || reduction == 2) return absl::OkStatus();
@@ -138,6 +181,11 @@ constexpr OperatorRow kRows[] = {
      .shapes = SoftmaxShapes,
      .cost = SoftmaxCost,
      .saves = [](const Execution& e) { return SavedValues{.outputs = e.Gradient("self")}; }},
+    {.schema = "mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+     .summary = "average along dim",
+     .kind = OperatorClass::kReduction,
+     .shapes = MeanShapes,
+     .cost = MeanCost},
     {.schema = "cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, "
                "SymInt ignore_index=-100, float label_smoothing=0.0) -> Tensor",
      .summary = "-log softmax(self) at the target class",

@@ -303,6 +303,7 @@ JobResult ControlPlane::ResultOf(const Current& current) {
   result.step = current.run.last_step.step;
   result.loss = current.run.last_step.loss;
   result.validation_loss = current.run.validation_loss;
+  result.validation_accuracy = current.run.validation_accuracy;
   result.checkpoint = current.run.checkpoint;
   result.tasks = current.tasks;
   result.overrun_tasks = current.overrun_tasks;
@@ -399,6 +400,7 @@ json ResultJson(const JobResult& result) {
   if (result.validation_loss && std::isfinite(*result.validation_loss)) {
     object["validationLoss"] = *result.validation_loss;
   }
+  if (result.validation_accuracy) object["validationAccuracy"] = *result.validation_accuracy;
   return object;
 }
 

@@ -47,6 +47,7 @@ struct Comparison {
   v1alpha1::Training training;
   bool decay_biases = true;
   bool bit_equal = true;
+  bool evaluate = false;  ///< compare the loss in evaluation mode after each step too
 };
 
 void CompareWithOracle(const Comparison& comparison) {
@@ -108,6 +109,11 @@ void CompareWithOracle(const Comparison& comparison) {
     }
     ASSERT_TRUE((*run)->Update(step).ok());
     oracle->Update();
+    if (comparison.evaluate) {
+      const absl::StatusOr<double> evaluated = (*run)->Evaluate(step, 3, batches.front());
+      ASSERT_TRUE(evaluated.ok()) << evaluated.status();
+      ASSERT_EQ(*evaluated, oracle->Evaluate(oracle_batches.front())) << "step " << step;
+    }
     if (comparison.bit_equal) {
       const std::map<std::string, Tensor> wanted = oracle->Parameters();
       const std::map<std::string, Tensor> values = *(*run)->Variables();
@@ -151,6 +157,20 @@ TEST(EngineOracleTest, ParameterGroupsOverrideTheOptimizer) {
   CompareWithOracle(
       {.model = SmallMlp(v1alpha1::Loss::MeanSquaredError), .training = training, .decay_biases = false});
 }
+
+// BatchNorm's statistics, and evaluation by them, too.
+void CompareResnet(bool bottleneck, v1alpha1::ModelConfig::Stem stem) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::SGD);
+  training.mutable_optimizer()->set_learning_rate(0.02);
+  training.mutable_optimizer()->set_momentum(0.9);
+  training.mutable_optimizer()->set_weight_decay(1e-4);
+  CompareWithOracle({.model = SmallResnet(bottleneck, stem), .training = training, .evaluate = true});
+}
+
+TEST(EngineOracleTest, ResnetWithBasicBlocks) { CompareResnet(false, v1alpha1::ModelConfig::imagenet); }
+
+TEST(EngineOracleTest, ResnetWithBottlenecks) { CompareResnet(true, v1alpha1::ModelConfig::small); }
 
 TEST(EngineOracleTest, Gpt2TiedWithDropout) {
   v1alpha1::Training training;

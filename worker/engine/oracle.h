@@ -15,7 +15,7 @@
 namespace fusion::worker {
 
 struct OracleOptions {
-  v1alpha1::Model model;  ///< family mlp or gpt2
+  v1alpha1::Model model;  ///< family mlp, gpt2 or resnet
   v1alpha1::Optimizer optimizer;
   bool decay_biases = true;  ///< false: weight decay 0 for tensors named *.bias
   int64_t seed = 0;          ///< of the dropout masks
@@ -31,7 +31,7 @@ class Oracle {
  public:
   virtual ~Oracle() = default;
 
-  /// By the names of checkpoints.
+  /// By the names of checkpoints; parameters and buffers.
   virtual void SetParameter(const std::string& name, const Tensor& value) = 0;
   virtual std::map<std::string, Tensor> Parameters() const = 0;
   virtual std::map<std::string, Tensor> Gradients() const = 0;
@@ -39,6 +39,8 @@ class Oracle {
   /// Clears the gradients, then adds each micro-batch's; the weighted loss.
   virtual double ForwardBackward(int64_t step, const std::vector<OracleBatch>& batches) = 0;
   virtual void Update() = 0;
+  /// Loss in evaluation mode, of a model without dropout.
+  virtual double Evaluate(const OracleBatch& batch) = 0;
 };
 
 std::unique_ptr<Oracle> MakeOracle(const OracleOptions& options);

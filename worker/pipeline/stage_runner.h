@@ -69,6 +69,10 @@ class StageRunner {
   /// that computes it.
   absl::StatusOr<std::optional<double>> RunValidation(int64_t step, int64_t batches);
 
+  /// Of the last RunValidation, where this stage computes the loss of a classification: the share of samples
+  /// whose class had the highest score.
+  std::optional<double> Accuracy() const;
+
   /// The call that runs, and later ones, return `why`, at the latest when the current task ends.
   void Cancel(const absl::Status& why);
 
@@ -122,6 +126,7 @@ class StageRunner {
   int first_micro_batch_ = 0;                       ///< number, on the wire, of the first pass
   std::set<std::pair<int32_t, int32_t>> received_;  ///< (edge, micro-batch) that the engine has
   std::map<int, double> losses_;                    ///< by micro-batch
+  std::map<int, int64_t> correct_;                  ///< samples ranked right, by micro-batch that says so
   std::map<int, LinkCounters> reported_;            ///< by peer, at the last report
 
   // Last: their threads use what is above.

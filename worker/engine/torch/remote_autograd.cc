@@ -103,6 +103,8 @@ absl::Status RemoteAutograd::ForwardOperator(const StageOperator& op, const Call
     }
     if (record && input.differentiable) {
       inputs.push_back(CutOff(value, tape.inputs.emplace_back()));
+    } else if (input.written && context.training && !context.updates_variables) {
+      inputs.push_back(value.clone());
     } else {
       inputs.push_back(value);
     }
@@ -114,6 +116,11 @@ absl::Status RemoteAutograd::ForwardOperator(const StageOperator& op, const Call
     outputs = op.call->Run(context, inputs);
   }
   inputs.clear();
+  if (context.training && context.updates_variables) {
+    for (const int counter : op.counters) {
+      variables_.value(counter).add_(1);
+    }
+  }
   if (outputs.size() != op.outputs.size()) {
     return absl::InvalidArgumentError(absl::StrCat(op.what, " returns ", outputs.size(),
                                                    " tensors, but the graph says ", op.outputs.size()));

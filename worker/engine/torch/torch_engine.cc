@@ -218,6 +218,9 @@ absl::StatusOr<ForwardResult> TorchEngine::RunForward(const Pass& pass, int sub_
     return absl::FailedPreconditionError(
         absl::StrCat("sub-DAG ", sub_dag, " has already run forward for ", PassName(pass)));
   }
+  if (pass.training && pass.step != step_) {
+    RememberWritten(pass.step);
+  }
   const auto context_of = [&](const graph::v1::Operator& op) {
     return CallContext{.samples = pass.samples,
                        .random_key = OperatorKey(options_.seed, pass.step, pass.micro_batch, op.name()),
@@ -245,6 +248,7 @@ absl::StatusOr<ForwardResult> TorchEngine::RunForward(const Pass& pass, int sub_
         }
         result.loss = loss.item().toDouble();
         state.CountRead(slot);
+        result.correct = CountCorrect(state, pass.training);
       }
     }
   }
@@ -253,6 +257,21 @@ absl::StatusOr<ForwardResult> TorchEngine::RunForward(const Pass& pass, int sub_
     Release(pass);
   }
   return result;
+}
+
+std::optional<int64_t> TorchEngine::CountCorrect(PassState& state, bool training) const {
+  if (stage_->scores_slot < 0) {
+    return std::nullopt;
+  }
+  std::optional<int64_t> correct;
+  if (!training) {
+    const at::Tensor& scores = state.values[static_cast<size_t>(stage_->scores_slot)];
+    const at::Tensor& classes = state.values[static_cast<size_t>(stage_->classes_slot)];
+    correct = at::argmax(scores, 1).eq(classes).sum().item().toLong();
+  }
+  state.CountRead(stage_->scores_slot);
+  state.CountRead(stage_->classes_slot);
+  return correct;
 }
 
 absl::Status TorchEngine::ReceiveGradient(const Pass& pass, const EdgeTensor& gradient) {
@@ -463,6 +482,20 @@ absl::StatusOr<UpdateResult> TorchEngine::Update(int64_t step, double learning_r
   return Guarded(absl::StrCat("update of step ", step), [&] { return RunUpdate(learning_rate_factor); });
 }
 
+void TorchEngine::RememberWritten(int64_t step) {
+  step_ = step;
+  written_before_.clear();
+  for (const int variable : stage_->written) {
+    written_before_.push_back(variables_->value(variable).clone());
+  }
+}
+
+void TorchEngine::RestoreWritten() {
+  for (size_t i = 0; i < written_before_.size(); ++i) {
+    variables_->value(stage_->written[i]).copy_(written_before_[i]);
+  }
+}
+
 absl::StatusOr<UpdateResult> TorchEngine::RunUpdate(double learning_rate_factor) {
   PrepareThread(options_.threads);
   const MemoryScope memory(account_);
@@ -479,6 +512,8 @@ absl::StatusOr<UpdateResult> TorchEngine::RunUpdate(double learning_rate_factor)
   result.finite = std::isfinite(result.squared_gradient_norm);
   if (result.finite) {
     optimizers_->Step(learning_rate_factor);
+  } else {
+    RestoreWritten();
   }
   for (const int variable : owned_) {
     variables_->value(variable).mutable_grad().reset();

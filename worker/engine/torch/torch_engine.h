@@ -70,7 +70,12 @@ class TorchEngine final : public Engine {
   /// Puts a value that comes from outside into its slot.
   absl::Status Place(const Pass& pass, int slot, const std::string& what, const Tensor& value);
   absl::StatusOr<ForwardResult> RunForward(const Pass& pass, int sub_dag);
+  /// Of an evaluation whose loss ranks classes; drops what was kept for it.
+  std::optional<int64_t> CountCorrect(PassState& state, bool training) const;
   absl::StatusOr<std::vector<EdgeTensor>> RunBackward(const Pass& pass, int sub_dag);
+  /// BatchNorm's statistics follow the forwards; a step that is not taken must leave them as they were.
+  void RememberWritten(int64_t step);
+  void RestoreWritten();
   absl::StatusOr<UpdateResult> RunUpdate(double learning_rate_factor);
   /// Index in StageVariable.uses of the consumer-th reader of a shared variable.
   static absl::StatusOr<int> UseOf(const StageVariable& variable, const graph::v1::SharedVariable& shared,
@@ -81,7 +86,9 @@ class TorchEngine final : public Engine {
   std::unique_ptr<const StageGraph> stage_;
   std::unique_ptr<VariableStore> variables_;
   std::unique_ptr<RemoteAutograd> autograd_;
-  std::vector<int> owned_;  ///< trainable variables that are updated here
+  std::vector<int> owned_;                  ///< trainable variables that are updated here
+  int64_t step_ = 0;                        ///< the last one whose training passes have begun
+  std::vector<at::Tensor> written_before_;  ///< values of stage_->written before that step
   std::optional<Optimizers> optimizers_;
   std::map<PassKey, PassState> passes_;
   std::vector<PassKey> last_backward_;           ///< by sub-DAG
