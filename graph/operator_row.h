@@ -52,6 +52,7 @@ struct OperatorRow {
   OperatorClass kind = OperatorClass::kElementwise;
   bool differentiable = true;  ///< false: no gradient passes, whatever it reads
   bool aliases = false;        ///< its output is its input's memory
+  bool images = false;         ///< an output of four dimensions is images
   /// Arguments that an execution with `training` true writes to. Each must be a variable that is not
   /// trainable and that nothing else reads, so that its values follow the order of micro-batches under any
   /// cut.

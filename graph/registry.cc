@@ -269,6 +269,27 @@ std::vector<bool> CarriesGradient(const v1::Graph& graph) {
   return carries;
 }
 
+std::vector<bool> HoldsImages(const v1::Graph& graph) {
+  constexpr int kImageRank = 4;
+  const GraphIndex index(graph);
+  std::vector<bool> holds(graph.operators_size());
+  for (int i = 0; i < graph.operators_size(); ++i) {
+    const v1::Operator& op = graph.operators(i);
+    if (op.kind() == v1::Operator::VARIABLE || op.outputs(0).shape_size() != kImageRank) continue;
+    const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());
+    holds[i] = op.kind() == v1::Operator::PLACEHOLDER || (entry != nullptr && entry->row->images);
+    ForEachRead(op, [&](const v1::ValueRef& ref) {
+      const int producer = index.Find(ref.operator_());
+      if (producer < 0 || !holds[producer]) return;
+      // Outside the registry nothing is known of what an operator does; images most likely stay images.
+      if (entry == nullptr || ShapeFrom(op.outputs(0)) == ShapeFrom(index.At(producer).outputs(0))) {
+        holds[i] = true;
+      }
+    });
+  }
+  return holds;
+}
+
 int64_t ParameterCount(const v1::Graph& graph) {
   int64_t count = 0;
   for (const v1::Operator& op : graph.operators()) {

@@ -58,6 +58,10 @@ bool IsFloating(v1::DataType dtype);
 /// before it (or is it) on a path of operators through which gradients pass.
 std::vector<bool> CarriesGradient(const v1::Graph& graph);
 
+/// By operator: whether its output is images, [samples, channels, height, width], of which a codec sees each
+/// sample as a whole: what operators over images give, and what others make of it without changing its shape.
+std::vector<bool> HoldsImages(const v1::Graph& graph);
+
 /// Trainable elements, tied ones once.
 int64_t ParameterCount(const v1::Graph& graph);
 

@@ -264,6 +264,28 @@ TEST(CarriesGradient, FollowsTrainableVariables) {
   EXPECT_TRUE(of("loss"));
 }
 
+TEST(HoldsImages, FollowsConvolutionsAndWhatKeepsTheirShape) {
+  v1alpha1::Model model;
+  model.set_family(v1alpha1::Model::resnet);
+  model.mutable_config()->set_depth(18);
+  model.mutable_config()->set_classes(10);
+  auto resnet = BuildModel(model);
+  ASSERT_TRUE(resnet.ok()) << resnet.status();
+  v1::Operator& unknown = *resnet->mutable_operators(PositionOf(*resnet, "relu"));
+  unknown.set_type("aten.silu");
+  unknown.mutable_flops()->set_forward(1);
+  const std::vector<bool> images = HoldsImages(*resnet);
+  for (const char* name : {"conv1", "bn1", "relu", "maxpool", "layer1.0.add", "layer4.1.relu.1", "avgpool"}) {
+    EXPECT_TRUE(images[PositionOf(*resnet, name)]) << name;
+  }
+  for (const char* name : {"flatten", "fc", "label", "loss", "conv1.weight"}) {
+    EXPECT_FALSE(images[PositionOf(*resnet, name)]) << name;
+  }
+  const v1::Graph gpt2 = Gpt2(0.1);
+  for (const bool holds : HoldsImages(gpt2))
+    EXPECT_FALSE(holds) << "attention's four dimensions are no image";
+}
+
 TEST(Bytes, FollowTheMicroBatchAndSaturate) {
   EXPECT_EQ(BytesOf(MakeSpec(v1::FLOAT32, {Batch(64), 128}), 4), 4 * 64 * 128 * 4);
   EXPECT_EQ(BytesOf(MakeSpec(v1::INT64, {}), 4), 8);

@@ -242,6 +242,7 @@ constexpr OperatorRow kRows[] = {
                "padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor",
      .summary = "correlation of images with kernels, + bias",
      .kind = OperatorClass::kConvolution,
+     .images = true,
      .shapes = ConvolutionShapes,
      .cost = ConvolutionCost,
      .saves =
@@ -255,6 +256,7 @@ constexpr OperatorRow kRows[] = {
                "dilation=1, bool ceil_mode=False) -> Tensor",
      .summary = "the largest value of each window",
      .kind = OperatorClass::kReduction,
+     .images = true,
      .shapes = MaxPoolShapes,
      .cost = MaxPoolCost,
      .saves =
@@ -264,6 +266,7 @@ constexpr OperatorRow kRows[] = {
     {.schema = "adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor",
      .summary = "averages that make images of output_size",
      .kind = OperatorClass::kReduction,
+     .images = true,
      .shapes = AveragePoolShapes,
      .cost = AveragePoolCost,
      .saves = SavedByAveragePool},
@@ -273,6 +276,7 @@ constexpr OperatorRow kRows[] = {
          "normalises each channel over the micro-batch, and moves running_mean and running_var towards "
          "its statistics; without training by these",
      .kind = OperatorClass::kReduction,
+     .images = true,
      .updates = {"running_mean", "running_var"},
      .shapes = BatchNormShapes,
      .cost = BatchNormCost,
