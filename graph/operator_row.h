@@ -63,6 +63,8 @@ struct OperatorRow {
   OperatorCost (*cost)(const Execution&) = nullptr;
   /// Null: nothing.
   SavedValues (*saves)(const Execution&) = nullptr;
+  /// Null: any micro-batch trains. INVALID_ARGUMENT says why this one does not.
+  absl::Status (*trains)(const Execution&) = nullptr;
 };
 
 absl::Span<const OperatorRow> ImageRows();

@@ -195,6 +195,23 @@ absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t s
   return cost;
 }
 
+absl::Status CheckTrains(const v1::Graph& graph, int64_t samples) {
+  for (int i = 0; i < graph.operators_size(); ++i) {
+    const v1::Operator& op = graph.operators(i);
+    const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());
+    if (entry == nullptr || entry->row->trains == nullptr) continue;
+    auto call =
+        Call::Bind(entry->schema, op, [&](const v1::ValueRef& ref) { return SpecBefore(graph, i, ref); });
+    if (!call.ok()) return call.status();
+    const Execution::NeedsGradient unused = [](const v1::ValueRef&) { return false; };
+    if (auto status = entry->row->trains(Execution(*call, op, samples, unused)); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("operator '", op.name(), "' (", op.type(), ") ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::vector<v1::ValueRef> WrittenVariables(const v1::Operator& op) {
   std::vector<v1::ValueRef> written;
   const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());

@@ -31,6 +31,10 @@ struct OperatorCost {
 /// Cost of `graph.operators(index)` for `samples` samples: from the registry, else from the declared flops.
 absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t samples);
 
+/// INVALID_ARGUMENT names an operator that cannot train on micro-batches of so many samples (BatchNorm over
+/// one value).
+absl::Status CheckTrains(const v1::Graph& graph, int64_t samples);
+
 /// By operator: bytes of its outputs that stay until the micro-batch's backward pass, because it, or a reader
 /// anywhere, saves them for its gradient (an operator outside the registry: whatever it reads). Other outputs
 /// are freed after their last read. 0 for variables.

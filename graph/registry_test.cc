@@ -195,6 +195,19 @@ TEST(CostOf, ConvolutionCountsItsWindow) {
   EXPECT_DOUBLE_EQ(cost.backward_flops, 2 * 2 * outputs * (2 * 2 * 3) + outputs);
 }
 
+TEST(CheckTrains, BatchNormNeedsTwoValuesAChannel) {
+  v1alpha1::Model model;
+  model.set_family(v1alpha1::Model::resnet);
+  model.mutable_config()->set_depth(18);
+  model.mutable_config()->set_classes(10);
+  model.mutable_config()->set_image_size(32);
+  const auto graph = BuildModel(model);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_TRUE(CheckTrains(*graph, 2).ok());
+  EXPECT_THAT(std::string(CheckTrains(*graph, 1).message()),
+              HasSubstr("operator 'layer4.0.bn1' (aten.batch_norm)"));
+}
+
 TEST(KeptOutputBytes, AResidualBlockKeepsWhatItsGradientsRead) {
   v1alpha1::Model model;
   model.set_family(v1alpha1::Model::resnet);

@@ -237,6 +237,14 @@ OperatorCost BatchNormCost(const Execution& e) {
   return cost;
 }
 
+absl::Status BatchNormTrains(const Execution& e) {
+  if (!e.call.Bool("training") || e.OutputElements() > e.Dimension("input", 1)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "normalises each channel over one value, which has no variance; use a larger training.batch.micro or "
+      "larger "
+      "images");
+}
+
 constexpr OperatorRow kRows[] = {
     {.schema = "conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=1, SymInt[2] "
                "padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor",
@@ -284,7 +292,8 @@ constexpr OperatorRow kRows[] = {
          [](const Execution& e) {
            const bool any = e.Gradient("input") || e.Gradient("weight") || e.Gradient("bias");
            return any ? SavedValues{.arguments = {"input"}} : SavedValues();
-         }},
+         },
+     .trains = BatchNormTrains},
 };
 
 }  // namespace
