@@ -243,6 +243,20 @@ FieldErrors CheckOptimizer(const v1alpha1::Training& training) {
   return errors;
 }
 
+FieldErrors CheckLearningRateSchedule(const v1alpha1::Training& training) {
+  FieldErrors errors;
+  const v1alpha1::LearningRateSchedule& schedule = training.learning_rate_schedule();
+  const std::string path = "spec.training.learningRateSchedule";
+  if (schedule.type() == v1alpha1::LearningRateSchedule::Constant && schedule.has_final_fraction()) {
+    errors.push_back({path + ".finalFraction", "is of Linear and Cosine, not of Constant; leave it out"});
+  }
+  if (training.has_steps() && schedule.warmup_steps() > training.steps()) {
+    errors.push_back({path + ".warmupSteps", absl::StrCat("is ", schedule.warmup_steps(), "; the job has ",
+                                                          training.steps(), " steps; give at most as many")});
+  }
+  return errors;
+}
+
 FieldErrors CheckPlacement(const v1alpha1::Placement& placement) {
   FieldErrors errors;
   std::set<std::string> clusters;
@@ -307,8 +321,8 @@ FieldErrors ValidateJob(const v1alpha1::FusionJob& job) {
   FieldErrors errors;
   for (const FieldErrors& found :
        {spec.has_model() ? CheckModel(spec.model()) : FieldErrors(), CheckData(spec), CheckTask(spec),
-        CheckOptimizer(spec.training()), CheckPlacement(spec.placement()),
-        CheckCompression(spec.communication().compression())}) {
+        CheckOptimizer(spec.training()), CheckLearningRateSchedule(spec.training()),
+        CheckPlacement(spec.placement()), CheckCompression(spec.communication().compression())}) {
     errors.insert(errors.end(), found.begin(), found.end());
   }
   return errors;

@@ -28,6 +28,9 @@ FieldErrors CheckTask(const v1alpha1::FusionJobSpec& spec);
 /// type.
 FieldErrors CheckOptimizer(const v1alpha1::Training& training);
 
+/// The schedule has only fields of its type, and its warm-up is no longer than the job.
+FieldErrors CheckLearningRateSchedule(const v1alpha1::Training& training);
+
 /// Clusters are listed once; no operator name is pinned to two compnodes, as far as the names alone say.
 FieldErrors CheckPlacement(const v1alpha1::Placement& placement);
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what Fusion needs on a Debian 12 machine: Debian packages, LibTorch and the example data.
+# Installs what Fusion needs on a Debian 12 machine: Debian packages, LibTorch, the example data and Python packages.
 # Nothing is installed twice: each part leaves a stamp and is skipped when the stamp matches.
 #
 #   setup/install.sh            everything
 #   setup/install.sh --check    only say what is missing; exit 1 when something is
 #
-# LibTorch and the data go to $FUSION_CACHE (default: ~/.cache/fusion), which outlives the checkout.
+# LibTorch, the data and a Python with PyTorch go to $FUSION_CACHE (default: ~/.cache/fusion), which outlives the checkout.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${FUSION_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/fusion}
@@ -66,6 +66,7 @@ unpack_wheels() {
     'sklearn/datasets/data/diabetes_*.csv.gz' -d "$cache/data"
   rm -rf "$cache/torch"
   mv "$cache/torch.partial/torch" "$cache/torch"
+  mv "$wheels"/torch-*.whl "$cache/torch.whl"  # for python.sh
   rm -rf "$cache/torch.partial" "$wheels"
   touch "$cache/wheels-$stamp.done"
 }
@@ -74,4 +75,5 @@ complete=true
 install_packages || complete=false
 unpack_wheels || complete=false
 "$here/data.sh" $($check_only && echo --check) || complete=false
+"$here/python.sh" $($check_only && echo --check) || complete=false
 $complete

@@ -293,9 +293,14 @@ int DoAll(const Options& options, const graph::v1::Graph& graph, std::deque<Work
   return failed;
 }
 
-/// What a run depends on: a longer one has the same losses up to its middle.
+/// What a run depends on: a longer one has the same losses up to its middle, unless learning rates fall
+/// towards its end.
 json JobJson(v1alpha1::FusionJobSpec spec) {
-  spec.mutable_training()->clear_steps();
+  const auto schedule = spec.training().learning_rate_schedule().type();
+  if (schedule != v1alpha1::LearningRateSchedule::Linear &&
+      schedule != v1alpha1::LearningRateSchedule::Cosine) {
+    spec.mutable_training()->clear_steps();
+  }
   spec.mutable_training()->mutable_validation()->clear_every_steps();
   return api::ToJson(spec);
 }

@@ -47,6 +47,9 @@ JobSetup SmallJob(const testing::ScratchFolder& folder) {
   training.mutable_batch()->set_micro(2);
   training.mutable_optimizer()->set_type(v1alpha1::Optimizer::AdamW);
   training.mutable_optimizer()->set_learning_rate(1e-2);
+  training.set_steps(kSteps);
+  training.mutable_learning_rate_schedule()->set_type(v1alpha1::LearningRateSchedule::Linear);
+  training.mutable_learning_rate_schedule()->set_final_fraction(0.1);
   training.mutable_validation()->set_batches(2);
   return setup;
 }
@@ -132,6 +135,21 @@ INSTANTIATE_TEST_SUITE_P(Codecs, CodecAsOperator,
                                name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
                            return name;
                          });
+
+TEST(Schedule, IsTheJobs) {
+  const testing::ScratchFolder folder;
+  const JobSetup falling = SmallJob(folder);
+  JobSetup constant = falling;
+  constant.spec.mutable_training()->clear_learning_rate_schedule();
+  const auto graph = graph::BuildModel(falling.spec.model());
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const Losses a = Train(MakeOneProcessRun(falling, *graph));
+  const Losses b = Train(MakeOneProcessRun(constant, *graph));
+  ASSERT_GE(a.steps.size(), 3U);
+  EXPECT_EQ(a.steps[0], b.steps[0]);
+  EXPECT_EQ(a.steps[1], b.steps[1]) << "the first update has the whole rate";
+  EXPECT_NE(a.steps[2], b.steps[2]);
+}
 
 TEST(ErrorFeedback, ChangesTheNumbersAfterTheFirstMessage) {
   const testing::ScratchFolder folder;

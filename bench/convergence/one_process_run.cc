@@ -6,6 +6,7 @@
 #include "bench/convergence/variant.h"
 #include "worker/data/dataset.h"
 #include "worker/engine/engine.h"
+#include "worker/pipeline/learning_rate.h"
 
 namespace fusion::bench {
 namespace {
@@ -20,7 +21,8 @@ class OneProcessRun : public TrainingRun {
  public:
   OneProcessRun(const JobSetup& setup, std::unique_ptr<Dataset> data, std::unique_ptr<Engine> engine,
                 std::set<std::string> placeholders)
-      : global_batch_(setup.spec.training().batch().global()),
+      : training_(setup.spec.training()),
+        global_batch_(setup.spec.training().batch().global()),
         micro_batch_(setup.spec.training().batch().micro()),
         validation_batches_(worker::ValidationBatches(setup.spec)),
         data_(std::move(data)),
@@ -32,7 +34,7 @@ class OneProcessRun : public TrainingRun {
     if (!loss.ok()) {
       return loss.status();
     }
-    const auto update = engine_->Update(step, 1);
+    const auto update = engine_->Update(step, worker::LearningRateFactor(training_, step));
     if (!update.ok()) {
       return update.status();
     }
@@ -123,6 +125,7 @@ class OneProcessRun : public TrainingRun {
     return *result->loss;
   }
 
+  const v1alpha1::Training training_;
   const int64_t global_batch_;
   const int64_t micro_batch_;
   const int64_t validation_batches_;

@@ -145,7 +145,8 @@ class PipelineRun : public TrainingRun {
     auto runner = StageRunner::Create(
         {.program = program,
          .global_batch = training.batch().global(),
-         .micro_batch = training.batch().micro()},
+         .micro_batch = training.batch().micro(),
+         .training = training},
         *stage.engine, *stage.transport,
         [this](const std::string& placeholder, bool training_batch, int64_t batch, int64_t first,
                int64_t count) -> absl::StatusOr<Tensor> {

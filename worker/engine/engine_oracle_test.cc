@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +14,7 @@
 #include "worker/engine/engine_test_support.h"
 #include "worker/engine/model_fixtures_for_test.h"
 #include "worker/engine/oracle.h"
+#include "worker/pipeline/learning_rate.h"
 
 namespace fusion::worker {
 namespace {
@@ -48,6 +52,8 @@ struct Comparison {
   bool decay_biases = true;
   bool bit_equal = true;
   bool evaluate = false;  ///< compare the loss in evaluation mode after each step too
+  std::optional<double> bias_learning_rate = {};
+  std::function<double(int64_t step)> factor = [](int64_t) { return 1.0; };  ///< wanted of the schedule
 };
 
 void CompareWithOracle(const Comparison& comparison) {
@@ -61,6 +67,7 @@ void CompareWithOracle(const Comparison& comparison) {
   const auto oracle = MakeOracle({.model = comparison.model,
                                   .optimizer = comparison.training.optimizer(),
                                   .decay_biases = comparison.decay_biases,
+                                  .bias_learning_rate = comparison.bias_learning_rate,
                                   .seed = options.seed});
   const std::map<std::string, Tensor> initial = *(*run)->Variables();
   ASSERT_EQ(initial.size(), oracle->Parameters().size());
@@ -107,8 +114,8 @@ void CompareWithOracle(const Comparison& comparison) {
             << "gradient of " << name << ", step " << step;
       }
     }
-    ASSERT_TRUE((*run)->Update(step).ok());
-    oracle->Update();
+    ASSERT_TRUE((*run)->Update(step, LearningRateFactor(comparison.training, step)).ok());
+    oracle->Update(comparison.factor(step));
     if (comparison.evaluate) {
       const absl::StatusOr<double> evaluated = (*run)->Evaluate(step, 3, batches.front());
       ASSERT_TRUE(evaluated.ok()) << evaluated.status();
@@ -171,6 +178,28 @@ void CompareResnet(bool bottleneck, v1alpha1::ModelConfig::Stem stem) {
 TEST(EngineOracleTest, ResnetWithBasicBlocks) { CompareResnet(false, v1alpha1::ModelConfig::imagenet); }
 
 TEST(EngineOracleTest, ResnetWithBottlenecks) { CompareResnet(true, v1alpha1::ModelConfig::small); }
+
+// PyTorch's own rule: LambdaLR sets each group's rate to its initial one times the factor, before the step.
+TEST(EngineOracleTest, LearningRateScheduleOfTwoGroups) {
+  v1alpha1::Training training;
+  training.set_steps(kSteps);
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::AdamW);
+  training.mutable_optimizer()->set_learning_rate(0.02);
+  training.mutable_optimizer()->set_weight_decay(0.3);
+  v1alpha1::ParameterGroup* biases = training.add_parameter_groups();
+  biases->set_match("*.bias");
+  biases->mutable_optimizer()->set_learning_rate(0.05);
+  training.mutable_learning_rate_schedule()->set_type(v1alpha1::LearningRateSchedule::Cosine);
+  training.mutable_learning_rate_schedule()->set_warmup_steps(4);
+  const auto cosine = [](int64_t step) {  // get_cosine_schedule_with_warmup
+    const auto current = static_cast<double>(step - 1);
+    return current < 4 ? current / 4 : 0.5 * (1 + std::cos(M_PI * ((current - 4) / (kSteps - 4))));
+  };
+  CompareWithOracle({.model = SmallMlp(v1alpha1::Loss::MeanSquaredError),
+                     .training = training,
+                     .bias_learning_rate = 0.05,
+                     .factor = cosine});
+}
 
 TEST(EngineOracleTest, Gpt2TiedWithDropout) {
   v1alpha1::Training training;

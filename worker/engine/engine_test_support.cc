@@ -280,10 +280,10 @@ absl::Status InProcessRun::ShareVariables() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> InProcessRun::Update(int64_t step) {
+absl::StatusOr<double> InProcessRun::Update(int64_t step, double learning_rate_factor) {
   double sum = 0;
   for (const std::unique_ptr<Engine>& engine : engines_) {
-    const absl::StatusOr<UpdateResult> result = engine->Update(step, 1);
+    const absl::StatusOr<UpdateResult> result = engine->Update(step, learning_rate_factor);
     if (!result.ok()) {
       return result.status();
     }

@@ -51,7 +51,7 @@ class InProcessRun {
   /// Loss of a micro-batch, without gradients.
   absl::StatusOr<double> Evaluate(int64_t step, int32_t micro_batch, const MicroBatch& batch);
   /// Optimizer step on every stage; the sum of the squared norms.
-  absl::StatusOr<double> Update(int64_t step);
+  absl::StatusOr<double> Update(int64_t step, double learning_rate_factor = 1);
 
   int stages() const { return static_cast<int>(engines_.size()); }
   Engine& engine(int stage) { return *engines_[static_cast<size_t>(stage)]; }

@@ -327,13 +327,17 @@ class ModuleOracle final : public Oracle {
     std::vector<at::Tensor> decayed;
     std::vector<at::Tensor> others;
     for (const auto& entry : model_->named_parameters()) {
-      const bool other = !options.decay_biases && absl::EndsWith(entry.key(), ".bias");
+      const bool other = (!options.decay_biases || options.bias_learning_rate.has_value()) &&
+                         absl::EndsWith(entry.key(), ".bias");
       (other ? others : decayed).push_back(entry.value());
     }
     AddOptimizer(options.optimizer, decayed);
-    v1alpha1::Optimizer without = options.optimizer;
-    without.set_weight_decay(0);
-    AddOptimizer(without, others);
+    v1alpha1::Optimizer of_others = options.optimizer;
+    if (!options.decay_biases) {
+      of_others.set_weight_decay(0);
+    }
+    of_others.set_learning_rate(options.bias_learning_rate.value_or(options.optimizer.learning_rate()));
+    AddOptimizer(of_others, others);
   }
 
   void SetParameter(const std::string& name, const Tensor& value) override {
@@ -379,9 +383,10 @@ class ModuleOracle final : public Oracle {
     return sum / weights;
   }
 
-  void Update() override {
-    for (const auto& optimizer : optimizers_) {
-      optimizer->step();
+  void Update(double learning_rate_factor) override {
+    for (size_t i = 0; i < optimizers_.size(); ++i) {
+      optimizers_[i]->param_groups().front().options().set_lr(rates_[i] * learning_rate_factor);
+      optimizers_[i]->step();
     }
   }
 
@@ -399,6 +404,7 @@ class ModuleOracle final : public Oracle {
       return;
     }
     const double rate = settings.learning_rate();
+    rates_.push_back(rate);
     const double decay = settings.weight_decay();
     switch (settings.type()) {
       case v1alpha1::Optimizer::Adam:
@@ -421,6 +427,7 @@ class ModuleOracle final : public Oracle {
   OracleOptions options_;
   std::shared_ptr<Model> model_;
   std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;
+  std::vector<double> rates_;  ///< of the optimizers
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,9 @@ namespace fusion::worker {
 struct OracleOptions {
   v1alpha1::Model model;  ///< family mlp, gpt2 or resnet
   v1alpha1::Optimizer optimizer;
-  bool decay_biases = true;  ///< false: weight decay 0 for tensors named *.bias
-  int64_t seed = 0;          ///< of the dropout masks
+  bool decay_biases = true;                       ///< false: weight decay 0 for tensors named *.bias
+  std::optional<double> bias_learning_rate = {};  ///< of tensors named *.bias, instead of the optimizer's
+  int64_t seed = 0;                               ///< of the dropout masks
 };
 
 struct OracleBatch {
@@ -38,7 +40,8 @@ class Oracle {
 
   /// Clears the gradients, then adds each micro-batch's; the weighted loss.
   virtual double ForwardBackward(int64_t step, const std::vector<OracleBatch>& batches) = 0;
-  virtual void Update() = 0;
+  /// With every rate multiplied by the factor.
+  virtual void Update(double learning_rate_factor = 1) = 0;
   /// Loss in evaluation mode, of a model without dropout.
   virtual double Evaluate(const OracleBatch& batch) = 0;
 };

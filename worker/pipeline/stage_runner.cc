@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/pipeline/learning_rate.h"
 
 namespace fusion::worker {
 namespace {
@@ -150,6 +151,7 @@ absl::StatusOr<StepReport> StageRunner::RunStep(int64_t step) {
   if (options_.program.computes_loss()) {
     report.set_loss(MeanLoss());
   }
+  report.set_learning_rate(LearningRate(options_.training, step));
   report.set_peak_memory_bytes(engine_.PeakMemoryBytes());
   ReportLinks(report);
   if (trace_.Wants(step)) {

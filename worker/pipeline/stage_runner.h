@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fusion/graph/v1/graph.pb.h"
+#include "fusion/v1alpha1/api.pb.h"
 #include "fusion/wire/v1/broker.pb.h"
 #include "worker/engine/engine.h"
 #include "worker/pipeline/edge_codec.h"
@@ -41,8 +42,9 @@ struct StageRunnerOptions {
   graph::v1::StageProgram program;
   PipelineOrder order = PipelineOrder::kOneForwardOneBackward;
   int64_t global_batch = 1;
-  int64_t micro_batch = 1;  ///< divides global_batch
-  double slowdown = 0;      ///< machine / emulated FLOP/s; 0: full speed
+  int64_t micro_batch = 1;           ///< divides global_batch
+  v1alpha1::Training training = {};  ///< its learning rates
+  double slowdown = 0;               ///< machine / emulated FLOP/s; 0: full speed
   std::string trace_file = {};
   int64_t trace_step = 0;
 };
@@ -59,7 +61,7 @@ class StageRunner {
   /// Stages that the transport must be connected to.
   std::set<int> Receivers() const { return table_.Receivers(); }
 
-  /// One optimizer step; steps count up from any number. The report is complete but for the learning rate.
+  /// One optimizer step; steps count up from any number. The report is complete.
   /// Errors: what a peer sent or the engine said, with stage, step and micro-batch; OUT_OF_RANGE
   /// "NonFiniteLoss: …" before a non-finite loss or gradient reaches a parameter of this stage. After an
   /// error the runner is of no use.

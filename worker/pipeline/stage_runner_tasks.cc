@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/pipeline/learning_rate.h"
 #include "worker/pipeline/stage_runner.h"
 
 namespace fusion::worker {
@@ -167,7 +168,7 @@ absl::Status StageRunner::Update(bool waited, StepReport& report) {
       transport_.Grant(shared.user_stage(), shared.id(), wire::v1::VARIABLE_GRADIENT);
     }
   }
-  const auto result = engine_.Update(step_, /*learning_rate_factor=*/1);
+  const auto result = engine_.Update(step_, LearningRateFactor(options_.training, step_));
   if (!result.ok()) {
     return result.status();
   }

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/slicing.h"
 #include "nlohmann/json.hpp"
+#include "worker/pipeline/learning_rate.h"
 #include "worker/testing/fake_engine.h"
 #include "worker/testing/fake_model.h"
 #include "worker/transport/memory_transport.h"
@@ -50,6 +51,7 @@ struct RunOptions {
   PipelineOrder order = PipelineOrder::kOneForwardOneBackward;
   double slowdown = 0;
   std::string trace_file = {};
+  v1alpha1::Training training = {};
 };
 
 /// What a run leaves behind.
@@ -75,6 +77,7 @@ class Stage {
                    .order = options.order,
                    .global_batch = kMicroBatch * options.micro_batches,
                    .micro_batch = kMicroBatch,
+                   .training = options.training,
                    .slowdown = options.slowdown,
                    .trace_file =
                        options.trace_file.empty() ? "" : absl::StrCat(options.trace_file, program.stage()),
@@ -212,7 +215,7 @@ Outcome RunSequentially(const graph::v1::StageProgram& whole, const RunOptions& 
   };
   for (int64_t step = 1; step <= options.steps; ++step) {
     outcome.losses.push_back(run(step, true, 1));
-    EXPECT_TRUE(engine.Update(step, 1).ok());
+    EXPECT_TRUE(engine.Update(step, LearningRateFactor(options.training, step)).ok());
     if (options.validation_batches > 0) {
       outcome.validation_losses.push_back(run(step, false, options.validation_batches));
     }
@@ -235,6 +238,9 @@ RC_GTEST_PROP(StageRunner, EqualsTheSequentialRunBitForBit, ()) {
   options.micro_batches = *rc::gen::inRange(1, 5);
   options.validation_batches = *rc::gen::inRange(0, 3);
   options.order = *rc::gen::element(PipelineOrder::kOneForwardOneBackward, PipelineOrder::kGPipe);
+  options.training.set_steps(options.steps);
+  options.training.mutable_learning_rate_schedule()->set_type(v1alpha1::LearningRateSchedule::Linear);
+  options.training.mutable_learning_rate_schedule()->set_final_fraction(0.3);
   const FakeModel model = MakeFakeModel(model_options);
 
   const Outcome pipelined = RunPipeline(model.programs, options);
@@ -245,6 +251,9 @@ RC_GTEST_PROP(StageRunner, EqualsTheSequentialRunBitForBit, ()) {
   RC_ASSERT(pipelined.losses == sequential.losses);
   RC_ASSERT(pipelined.validation_losses == sequential.validation_losses);
   RC_ASSERT(pipelined.variables == sequential.variables);
+  for (const StepReport& report : pipelined.last_reports) {
+    RC_ASSERT(report.learning_rate() == LearningRate(options.training, options.steps));
+  }
   RC_ASSERT(pipelined.held == 0U);
 }
 

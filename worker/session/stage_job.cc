@@ -18,8 +18,6 @@ using wire::v1::Assignment;
 using wire::v1::StepReport;
 using wire::v1::WorkerMessage;
 
-constexpr double kDefaultLearningRate = 1e-3;  // of each of PyTorch's optimizers
-
 // Whether something that is due every so many steps, and after the last one, is due now.
 bool Due(int64_t step, int64_t last_step, int64_t every_steps) {
   return step == last_step || (every_steps > 0 && step % every_steps == 0);
@@ -200,6 +198,7 @@ absl::Status StageJob::MakeRunner() {
                     : PipelineOrder::kOneForwardOneBackward,
        .global_batch = spec.training().batch().global(),
        .micro_batch = spec.training().batch().micro(),
+       .training = spec.training(),
        .slowdown =
            assignment_.emulated_flops() > 0 ? assignment_.machine_flops() / assignment_.emulated_flops() : 0,
        .trace_file = assignment_.trace_file(),
@@ -256,8 +255,6 @@ absl::Status StageJob::Train(int64_t first_step) {
     if (!report.ok()) {
       return report.status();
     }
-    report->set_learning_rate(training.optimizer().has_learning_rate() ? training.optimizer().learning_rate()
-                                                                       : kDefaultLearningRate);
     WorkerMessage message;
     *message.mutable_step() = *std::move(report);
     report_(std::move(message));

@@ -252,6 +252,9 @@ class TorchStageTest : public StageWorkerTest {
     spec_.mutable_training()->set_steps(30);
     spec_.mutable_training()->mutable_optimizer()->set_type(v1alpha1::Optimizer::AdamW);
     spec_.mutable_training()->mutable_optimizer()->set_learning_rate(1e-2);
+    v1alpha1::LearningRateSchedule* schedule = spec_.mutable_training()->mutable_learning_rate_schedule();
+    schedule->set_type(v1alpha1::LearningRateSchedule::Linear);
+    schedule->set_final_fraction(0.4);
     engine_ = "torch";
   }
 
@@ -294,7 +297,9 @@ class TorchStageTest : public StageWorkerTest {
     for (int stage = 0; stage < this->stages(); ++stage) {
       EXPECT_TRUE(broker_.Await(stage, WorkerMessage::kFinished).has_value()) << workers_[stage]->Err();
       for (int64_t step = 1; programs_[stage].computes_loss() && step <= spec_.training().steps(); ++step) {
-        losses.push_back(broker_.Await(stage, WorkerMessage::kStep)->step().loss());
+        const wire::v1::StepReport report = broker_.Await(stage, WorkerMessage::kStep)->step();
+        EXPECT_NEAR(report.learning_rate(), 1e-2 * (1 - 0.6 * static_cast<double>(step - 1) / 30), 1e-15);
+        losses.push_back(report.loss());
         if (step % 2 == 0) {
           validations.push_back(broker_.Await(stage, WorkerMessage::kValidation)->validation().loss());
         }
