@@ -10,61 +10,108 @@ links). Exit status 1 when a speed-up is below its bound.
 """
 import argparse
 import copy
-import json
+import dataclasses
 import pathlib
 import random
 import statistics
-import subprocess
 import sys
-import tempfile
 
+import harness
 import yaml
 
+WARM_UP = 2
+SHUFFLES = 5
 OURS = [("OpFence + Need", "OpFence", {"type": "Need"}), ("OpFence + AdaTopK(100)", "OpFence", {"type": "AdaTopK", "ratio": 100})]
 BASELINES = [("EqualNumber + dense", "EqualNumber", {"type": "None"}), ("EqualCompute + dense", "EqualCompute", {"type": "None"})]
 
 
-class Bench:
-    def __init__(self, arguments):
-        self.fusionctl = pathlib.Path(arguments.build).resolve() / "bin" / "fusionctl"
-        self.example = pathlib.Path(arguments.job).resolve()
-        self.steps = arguments.steps
-        self.warm_up = 2
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fusion-demo-compare-"))
-        self.runs = 0
-        documents = list(yaml.safe_load_all(self.example.read_text()))
+@dataclasses.dataclass
+class Row:
+    """What was measured of one configuration; the means over its runs where these are several orders of compnodes."""
+
+    name: str
+    stages: float
+    measured: float
+    predicted: float
+    free_links: float
+    rho: float
+    overruns: float
+
+
+class Comparison:
+    def __init__(self, bench, example, steps):
+        self.bench = bench
+        self.folder = example.parent
+        self.steps = steps
+        documents = list(yaml.safe_load_all(example.read_text()))
         self.job = next(d for d in documents if d["kind"] == "FusionJob")
         self.compnodes = [d for d in documents if d["kind"] == "Compnode"]
 
-    def write(self, policy, compression, compnodes):
+    def make_job(self, policy, compression):
         job = copy.deepcopy(self.job)
         spec = job["spec"]
-        spec["data"]["uri"] = str((self.example.parent / spec["data"]["uri"]).resolve())
-        spec["training"]["steps"] = self.warm_up + self.steps
+        spec["data"]["uri"] = str((self.folder / spec["data"]["uri"]).resolve())
+        spec["training"]["steps"] = WARM_UP + self.steps
         spec["training"].pop("validation", None)
         spec.pop("checkpoint", None)
         spec.setdefault("placement", {})["policy"] = policy
         spec.setdefault("communication", {})["compression"] = compression
-        self.runs += 1
-        path = self.folder / f"job-{self.runs}.yaml"
-        path.write_text(yaml.safe_dump_all([job] + compnodes, sort_keys=False))
-        return path
+        return job
 
-    def call(self, *words):
-        run = subprocess.run([str(self.fusionctl), *map(str, words)], capture_output=True, text=True, check=False)
-        if run.returncode != 0:
-            sys.exit(f"fusionctl {' '.join(map(str, words))}: exit {run.returncode}\n{run.stderr[-2000:]}")
-        return run.stdout
+    def measure(self, name, policy, compression, orders):
+        print(f"running {name} …", file=sys.stderr, flush=True)
+        runs = [self.bench.run(self.make_job(policy, compression), order, WARM_UP) for order in orders]
 
-    def measure(self, policy, compression, compnodes):
-        """(plan, median measured step seconds, overrun share)"""
-        path = self.write(policy, compression, compnodes)
-        workdir = self.folder / f"work-{self.runs}"
-        self.call("run", "-f", path, "--workdir", workdir)
-        job = workdir / self.job["metadata"]["name"]
-        plan = json.loads((job / "plan.json").read_text())
-        lines = [json.loads(line) for line in (job / "metrics.jsonl").read_text().splitlines()]
-        return plan, statistics.median(line["stepSeconds"] for line in lines[self.warm_up:])
+        def mean(value):
+            return statistics.mean(value(run) for run in runs)
+
+        return Row(
+            name,
+            mean(lambda run: len(run.plan["stages"])),
+            mean(lambda run: run.step_seconds),
+            mean(lambda run: run.plan["stepSeconds"]),
+            mean(lambda run: run.plan["freeLinksStepSeconds"]),
+            mean(lambda run: run.plan["rho"]),
+            max(run.overrun_share for run in runs),
+        )
+
+    def baselines(self, name, policy, compression, all_orders):
+        rows = [self.measure(name, policy, compression, [self.compnodes])]
+        if all_orders:
+            by_site = sorted(self.compnodes, key=lambda c: (c["spec"]["cluster"], c["metadata"]["name"]))
+            rows.append(self.measure(f"{name}, site-sorted", policy, compression, [by_site]))
+            shuffles = [random.Random(seed).sample(self.compnodes, len(self.compnodes)) for seed in range(SHUFFLES)]
+            rows.append(self.measure(f"{name}, mean of {SHUFFLES} shuffles", policy, compression, shuffles))
+        return rows
+
+    def ours(self, name, policy, compression):
+        return self.measure(name, policy, compression, [self.compnodes])
+
+
+def print_speed_ups(ours, baselines):
+    """Returns how many are below their bounds."""
+    print(f"{'speed-up':<66} {'measured':>8} {'rho':>6} {'bound':>6}")
+    below = 0
+    for row in ours:
+        for base in baselines:
+            speed_up = base.measured / row.measured
+            bound = 0.85 * min(base.rho, base.measured / row.free_links)
+            below += speed_up < bound
+            verdict = "" if speed_up >= bound else "  below its bound"
+            print(f"{row.name + ' over ' + base.name:<66} {speed_up:>7.2f}x {base.rho:>6.2f} {bound:>5.2f}x{verdict}")
+    return below
+
+
+def compare(bench, arguments):
+    comparison = Comparison(bench, pathlib.Path(arguments.job).resolve(), arguments.steps)
+    baselines = [row for name, policy, compression in BASELINES for row in comparison.baselines(name, policy, compression, arguments.orders)]
+    ours = [comparison.ours(*configuration) for configuration in OURS]
+    print(f"{'plan':<40} {'stages':>6} {'measured':>10} {'predicted':>10} {'error':>7} {'overruns':>8}")
+    for row in baselines + ours:
+        error = row.predicted / row.measured - 1
+        print(f"{row.name:<40} {row.stages:>6.3g} {row.measured:>8.3f} s {row.predicted:>8.3f} s {error:>+7.1%} {row.overruns:>8.1%}")
+    print()
+    return print_speed_ups(ours, baselines)
 
 
 def main():
@@ -73,43 +120,13 @@ def main():
     parser.add_argument("--job", default="examples/gpt2-two-sites.yaml")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--orders", action="store_true", help="baselines also site-sorted and shuffled")
+    parser.add_argument("--keep", help="folder that is used and kept, in place of a scratch folder")
     arguments = parser.parse_args()
-    bench = Bench(arguments)
-
-    baselines = []
-    for name, policy, compression in BASELINES:
-        print(f"running {name} …", file=sys.stderr, flush=True)
-        plan, seconds = bench.measure(policy, compression, bench.compnodes)
-        baselines.append((name, plan, seconds))
-        if arguments.orders:
-            by_site = sorted(bench.compnodes, key=lambda c: (c["spec"]["cluster"], c["metadata"]["name"]))
-            baselines.append((name + ", site-sorted", *bench.measure(policy, compression, by_site)))
-            shuffled = []
-            for seed in range(5):
-                order = bench.compnodes[:]
-                random.Random(seed).shuffle(order)
-                shuffled.append(bench.measure(policy, compression, order))
-            mean = statistics.mean(seconds for _, seconds in shuffled)
-            baselines.append((name + ", mean of 5 shuffles", shuffled[0][0], mean))
-    ours = []
-    for name, policy, compression in OURS:
-        print(f"running {name} …", file=sys.stderr, flush=True)
-        ours.append((name, *bench.measure(policy, compression, bench.compnodes)))
-
-    print(f"{'plan':<40} {'stages':>6} {'measured':>10} {'predicted':>10} {'error':>7}")
-    for name, plan, seconds in baselines + ours:
-        error = plan["stepSeconds"] / seconds - 1
-        print(f"{name:<40} {len(plan['stages']):>6} {seconds:>8.3f} s {plan['stepSeconds']:>8.3f} s {error:>+7.1%}")
-    print()
-    print(f"{'speed-up':<66} {'measured':>8} {'rho':>6} {'bound':>6}")
-    below = 0
-    for name, plan, seconds in ours:
-        for base_name, base_plan, base_seconds in baselines:
-            speed_up = base_seconds / seconds
-            bound = 0.85 * min(base_plan["rho"], base_seconds / plan["freeLinksStepSeconds"])
-            verdict = "" if speed_up >= bound else "  below its bound"
-            below += speed_up < bound
-            print(f"{name + ' over ' + base_name:<66} {speed_up:>7.2f}x {base_plan['rho']:>6.2f} {bound:>5.2f}x{verdict}")
+    bench = harness.Bench(arguments.build, "fusion-demo-compare-", arguments.keep)
+    try:
+        below = compare(bench, arguments)
+    finally:
+        bench.close()
     sys.exit(1 if below else 0)
 
 

@@ -4,7 +4,7 @@
 // A codec is named by a short text, the same in plans, messages and documents:
 //
 //   fp32 | fp16 | bf16                 dense; fp16 with one power-of-two scale a row
-//   int8 | int4                        blocks of 32 values of a row, one power-of-two scale each
+//   int8 | int4                        blocks of 32 values of a row, one scale each (codec/values.h)
 //   topk-DENSITY-VALUES[-independent]  the largest |x| of each row; 0 < DENSITY <= 1;
 //                                      VALUES = fp32 | fp16 | int8 | int4
 //   …+feedback                         with error feedback (codec/error_feedback.h)

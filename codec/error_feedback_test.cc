@@ -65,14 +65,14 @@ TEST_F(ErrorFeedbackTest, NonFiniteValuesLeaveNoResidual) {
 
 TEST_F(ErrorFeedbackTest, NothingIsLeftOutOutsideAReusedMask) {
   const Layout layout{.rows = 1, .columns = 4};
-  const Codec codec = ParseCodec("topk-0.5-int4").value();
+  const Codec codec = ParseCodec("topk-0.5-int8").value();
   const Mask mask{.kept_per_row = 2, .columns = {1, 3}};
   std::vector<std::byte> message(GradientBytes(codec, layout));
   ASSERT_TRUE(feedback_.EncodeGradient(codec, layout, {9, 1, 9, 0.15F}, mask, absl::MakeSpan(message)).ok());
   EXPECT_EQ(feedback_.residual()[0], 0);
   EXPECT_EQ(feedback_.residual()[1], 0);
   EXPECT_EQ(feedback_.residual()[2], 0);
-  EXPECT_FLOAT_EQ(feedback_.residual()[3], 0.15F - 0.25F);
+  EXPECT_FLOAT_EQ(feedback_.residual()[3], 0.15F - 10 * 0x1p-6F);
 }
 
 }  // namespace

@@ -10,15 +10,25 @@
 namespace fusion::codec {
 namespace {
 
-template <int kBits>
-struct Integer {
-  static constexpr int kLargestCode = (1 << (kBits - 1)) - 1;
-  /// Biased exponent of the step for which codes reach the largest floats and no further.
-  static constexpr int kLargestExponent = 254 - (kBits - 2);
-  static constexpr int kPerByte = 8 / kBits;
+constexpr uint16_t kSmallestNormalBFloat16 = 0x0080;
+
+/// Blocks of int8: the step is a power of two, stored as its biased exponent.
+struct Int8 {
+  static constexpr int kLargestCode = 127;
+  static constexpr int kPerByte = 1;
+  static constexpr int kStepBytes = 1;
+  /// Of the step for which codes reach the largest floats and no further.
+  static constexpr int kLargestStep = 248;
 };
-using Int8 = Integer<8>;
-using Int4 = Integer<4>;
+
+/// Blocks of int4: seven codes are too few to waste up to half of them on a power of two.
+struct Int4 {
+  static constexpr int kLargestCode = 7;
+  static constexpr int kPerByte = 2;
+  static constexpr int kStepBytes = 2;
+  /// 2^125 x 146/128, the largest of which seven are a float.
+  static constexpr int kLargestStep = 0x7e12;
+};
 
 constexpr int kLargestHalfExponent = 254 - 15;
 
@@ -44,13 +54,27 @@ uint32_t LargestMagnitude(const float* values, int64_t count) {
   return std::min(static_cast<uint32_t>(largest), kLargestFloatBits);
 }
 
-template <typename Format>
-int StepExponent(uint32_t largest) {
-  constexpr int kMagnitudeBitsOfCode = std::bit_width(static_cast<unsigned>(Format::kLargestCode));
-  const int exponent = std::max(1, static_cast<int>(largest >> 23) - (kMagnitudeBitsOfCode - 1));
+/// The step as it is stored; 0 where all codes are.
+int StepOf(Int8, uint32_t largest) {
+  const int exponent = std::max(1, static_cast<int>(largest >> 23) - 6);
   const int code = Round(std::bit_cast<float>(largest) * InverseScale(exponent));
   if (code == 0) return 0;
-  return code > Format::kLargestCode ? std::min(exponent + 1, Format::kLargestExponent) : exponent;
+  return code > Int8::kLargestCode ? std::min(exponent + 1, Int8::kLargestStep) : exponent;
+}
+
+int StepOf(Int4, uint32_t largest) {
+  const float exact = std::bit_cast<float>(largest) / Int4::kLargestCode;
+  const int rounded_up = static_cast<int>((std::bit_cast<uint32_t>(exact) + 0xffff) >> 16);
+  const int step = std::clamp<int>(rounded_up, kSmallestNormalBFloat16, Int4::kLargestStep);
+  return Round(std::bit_cast<float>(largest) / BFloat16ToFloat(static_cast<uint16_t>(step))) == 0 ? 0 : step;
+}
+
+float StepValue(Int8, int step) { return Scale(step); }
+float StepValue(Int4, int step) { return BFloat16ToFloat(static_cast<uint16_t>(step)); }
+
+bool IsStep(Int8, int step) { return step <= Int8::kLargestStep; }
+bool IsStep(Int4, int step) {
+  return step == 0 || (step >= kSmallestNormalBFloat16 && step <= Int4::kLargestStep);
 }
 
 template <typename Format>
@@ -103,7 +127,7 @@ int LoadCodes(Int4, const std::byte* in, int count, float step, float* values) {
 
 template <typename Format>
 int64_t BlockBytes(int64_t count) {
-  return 1 + (count + Format::kPerByte - 1) / Format::kPerByte;
+  return Format::kStepBytes + (count + Format::kPerByte - 1) / Format::kPerByte;
 }
 
 template <typename Format>
@@ -114,10 +138,11 @@ int64_t BlocksBytes(int64_t count) {
 
 template <typename Format>
 void EncodeBlock(const float* values, int count, std::byte* message) {
-  const int exponent = StepExponent<Format>(LargestMagnitude(values, count));
-  message[0] = static_cast<std::byte>(exponent);
-  // Of a zero block the inverse is never infinite: 2^126 leaves each code the zero that it is.
-  StoreCodes(Format{}, values, count, InverseScale(std::max(exponent, 1)), message + 1);
+  const int step = StepOf(Format{}, LargestMagnitude(values, count));
+  for (int i = 0; i < Format::kStepBytes; ++i) message[i] = static_cast<std::byte>(step >> (8 * i));
+  // Any finite inverse leaves the codes of a zero block the zeros that they are.
+  const float inverse = step == 0 ? 1 : 1 / StepValue(Format{}, step);
+  StoreCodes(Format{}, values, count, inverse, message + Format::kStepBytes);
 }
 
 template <typename Format>
@@ -132,12 +157,16 @@ void EncodeBlocks(absl::Span<const float> run, std::byte* message) {
 
 template <typename Format>
 absl::Status DecodeBlock(const std::byte* message, int count, float* values) {
-  const int exponent = std::to_integer<int>(message[0]);
-  if (exponent > Format::kLargestExponent) {
-    return absl::DataLossError(
-        absl::StrCat("exponent ", exponent, " of a block is above ", Format::kLargestExponent));
+  int step = 0;
+  for (int i = 0; i < Format::kStepBytes; ++i) step |= std::to_integer<int>(message[i]) << (8 * i);
+  if (!IsStep(Format{}, step)) {
+    return absl::DataLossError(absl::StrCat("a block's step is coded as ", step,
+                                            "; no encoder writes that, the largest is ",
+                                            Format::kLargestStep));
   }
-  if (LoadCodes(Format{}, message + 1, count, Scale(exponent), values) < -Format::kLargestCode) {
+  const int smallest =
+      LoadCodes(Format{}, message + Format::kStepBytes, count, StepValue(Format{}, step), values);
+  if (smallest < -Format::kLargestCode) {
     return absl::DataLossError(absl::StrCat("code below -", Format::kLargestCode));
   }
   return absl::OkStatus();

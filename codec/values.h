@@ -8,14 +8,15 @@
 //         at most 2^-11 down to 2^-29 of the largest magnitude, absolute error at most 2^-40 of it below.
 //   int8  blocks of 32 values: one exponent byte e, then a two's complement code q of a byte for each value;
 //         value = q x 2^(e-127), |q| <= 127.
-//   int4  the same with codes of four bits, |q| <= 7: of two neighbours the first is the low half of a byte.
+//   int4  blocks of 32 values: the step s, a positive bfloat16 (little-endian), then a code of four bits for
+//         each value, of two neighbours the first in the low half of a byte; value = q x s, |q| <= 7.
 //
-// In a block, 2^(e-127) is the smallest power of two, not below 2^-126, for which no code exceeds its range;
-// so the error is at most half of it. Only where e has reached its largest (248 for int8, 252 for int4) a
-// code saturates, with an error below 2^(e-127). A scale of a block or run is a normal float: e is its biased
-// exponent. e = 0 says that all values are zero. Negative zeros become zeros in int8 and int4. Everywhere but
-// in fp32 a non-finite value counts as the largest float of its sign. To encode what was decoded changes
-// nothing.
+// A block's step is the smallest of its kind (power of two; bfloat16), not below 2^-126, for which no code
+// exceeds its range; so the error is at most half a step, in int4 1/14 of the block's largest magnitude and
+// a per cent of that. Only at the largest step of int8 (e = 248) a code saturates, with an error below one
+// step. e is the biased exponent of a normal float; e = 0 and s = 0 say that all values are zero. Negative
+// zeros become zeros in int8 and int4. Everywhere but in fp32 a non-finite value counts as the largest float
+// of its sign. To encode what was decoded changes nothing.
 #pragma once
 
 #include <cstddef>

@@ -77,9 +77,9 @@ TEST(RunTest, ExactBytes) {
   EXPECT_EQ(RunBytes(Values::kFloat16, 33), 67);
   EXPECT_EQ(RunBytes(Values::kInt8, 32), 33);
   EXPECT_EQ(RunBytes(Values::kInt8, 33), 35);
-  EXPECT_EQ(RunBytes(Values::kInt4, 32), 17);
-  EXPECT_EQ(RunBytes(Values::kInt4, 33), 19);
-  EXPECT_EQ(RunBytes(Values::kInt4, 35), 20);
+  EXPECT_EQ(RunBytes(Values::kInt4, 32), 18);
+  EXPECT_EQ(RunBytes(Values::kInt4, 33), 21);
+  EXPECT_EQ(RunBytes(Values::kInt4, 35), 22);
   for (const Values format :
        {Values::kFloat32, Values::kBFloat16, Values::kFloat16, Values::kInt8, Values::kInt4}) {
     EXPECT_EQ(RunBytes(format, 0), 0);
@@ -87,12 +87,12 @@ TEST(RunTest, ExactBytes) {
 }
 
 TEST(RunTest, BytesOfKnownBlocks) {
-  // Largest magnitude 1.0 in [2^0, 2^1): int8 steps of 2^-6, int4 steps of 2^-2; ties to even.
+  // Largest magnitude 1.0 in [2^0, 2^1): int8 steps of 2^-6, ties to even; int4 steps of 1/7, rounded up.
   EXPECT_EQ(Encode(Values::kInt8, {1, -1, 0.5F, 0x1p-7F, 0x3p-7F}),
             (std::vector<std::byte>{std::byte{121}, std::byte{64}, std::byte{0xc0}, std::byte{32},
                                     std::byte{0}, std::byte{2}}));
   EXPECT_EQ(Encode(Values::kInt4, {1, -1, 0.125F}),
-            (std::vector<std::byte>{std::byte{125}, std::byte{0xc4}, std::byte{0}}));
+            (std::vector<std::byte>{std::byte{0x13}, std::byte{0x3e}, std::byte{0x97}, std::byte{1}}));
   // 1.99 would round to code 128 with a step of 2^-6, so the step doubles.
   EXPECT_EQ(Encode(Values::kInt8, {1.996F}), (std::vector<std::byte>{std::byte{122}, std::byte{64}}));
 }
@@ -103,6 +103,14 @@ TEST(RunTest, ZeroBlocksAreZeros) {
     const std::vector<float> zeros(70);
     EXPECT_EQ(RoundTrip(format, zeros), zeros);
     for (const std::byte byte : Encode(format, zeros)) EXPECT_EQ(byte, std::byte{0});
+  }
+}
+
+TEST(RunTest, TheLargestOfABlockOfInt4IsAlwaysItsLargestCode) {
+  for (float largest = 1; largest < 2; largest += 0x1p-6F) {
+    const std::vector<float> decoded = RoundTrip(Values::kInt4, {largest, -largest, 0});
+    EXPECT_NEAR(decoded[0] / largest, 1, 0x1p-7) << largest;
+    EXPECT_EQ(decoded[1], -decoded[0]);
   }
 }
 
@@ -156,9 +164,13 @@ TEST(RunTest, RefusesWhatNoEncoderWrites) {
   EXPECT_EQ(code(Values::kInt8, {std::byte{100}, std::byte{1}, std::byte{0x80}}),
             absl::StatusCode::kDataLoss);
   EXPECT_EQ(code(Values::kInt8, {std::byte{248}, std::byte{1}, std::byte{0x81}}), absl::StatusCode::kOk);
-  EXPECT_EQ(code(Values::kInt4, {std::byte{253}, std::byte{0x11}}), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(code(Values::kInt4, {std::byte{100}, std::byte{0x81}}), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(code(Values::kInt4, {std::byte{252}, std::byte{0x91}}), absl::StatusCode::kOk);
+  for (const int step : {0x007f, 0x7e13, 0x7f80, 0xbe13}) {  // subnormal, too large, infinite, negative
+    const std::vector<std::byte> block = {static_cast<std::byte>(step), static_cast<std::byte>(step >> 8),
+                                          std::byte{0x11}};
+    EXPECT_EQ(code(Values::kInt4, block), absl::StatusCode::kDataLoss) << step;
+  }
+  EXPECT_EQ(code(Values::kInt4, {{}, std::byte{0x3e}, std::byte{0x81}}), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(code(Values::kInt4, {std::byte{0x12}, std::byte{0x7e}, std::byte{0x91}}), absl::StatusCode::kOk);
   EXPECT_EQ(code(Values::kFloat16, {std::byte{240}, {}, {}, {}, {}}), absl::StatusCode::kDataLoss);
   EXPECT_EQ(code(Values::kFloat16, {std::byte{239}, {}, std::byte{0x7c}, {}, {}}),
             absl::StatusCode::kDataLoss);

@@ -16,7 +16,7 @@
 #include "operator/job_folder.h"
 #include "operator/object.h"
 #include "operator/store/object_files.h"
-#include "operator/temporary_folder_test.h"
+#include "tests/support/process.h"
 
 namespace fusion::op {
 namespace {
@@ -144,7 +144,7 @@ class EmbeddedTest : public ::testing::Test {
     return left;
   }
 
-  TemporaryFolder folder_;
+  testing::ScratchFolder folder_;
   FixedProfile profile_;
   EmbeddedOptions options_;
   JobCallbacks callbacks_;
@@ -367,7 +367,7 @@ TEST_F(EmbeddedTest, AJobThatAnEarlierRunLeftIsFailedNotStarted) {
 }
 
 TEST(JobFolderTest, TidyJoinsTracesAndRemovesWhatIsHalfDone) {
-  TemporaryFolder scratch;
+  testing::ScratchFolder scratch;
   const std::string folder = scratch.path() + "/job";
   ASSERT_TRUE(MakeJobFolder(folder, false).ok());
   EXPECT_TRUE(absl::IsAlreadyExists(MakeJobFolder(folder, false)));

@@ -81,7 +81,7 @@ void AddSpare(const Problem& problem, const SimulationOptions& options, const st
   }
   // Fit lowers from here, at worst to `best`, which fits.
   if (Fit(problem, best, partition) &&
-      Simulate(problem, partition, options).step_seconds < best_seconds * (1 + kWorthwhile)) {
+      SimulateStepSeconds(problem, partition, options) < best_seconds * (1 + kWorthwhile)) {
     return;
   }
   for (size_t d = 0; d < depths.size(); ++d) *depths[d] = best[d];

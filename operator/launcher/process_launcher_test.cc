@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "operator/temporary_folder_test.h"
+#include "tests/support/process.h"
 
 namespace fusion::op {
 namespace {
@@ -56,7 +56,7 @@ class ProcessLauncherTest : public ::testing::Test {
     ASSERT_FALSE(Log(stage).empty());
   }
 
-  TemporaryFolder folder_;
+  testing::ScratchFolder folder_;
   absl::Mutex mutex_;
   std::vector<WorkerExit> exits_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ProcessLauncher> launcher_;

@@ -8,7 +8,7 @@
 
 #include "operator/conformance_test.h"
 #include "operator/store/object_files.h"
-#include "operator/temporary_folder_test.h"
+#include "tests/support/process.h"
 
 namespace fusion::op {
 namespace {
@@ -28,7 +28,7 @@ class StoreUnderTest : public ClientUnderTest {
   void ForgetHistory() override { store_->ForgetHistory(); }
 
  private:
-  TemporaryFolder folder_;
+  testing::ScratchFolder folder_;
   std::unique_ptr<ObjectStore> store_;
 };
 
@@ -56,7 +56,7 @@ std::unique_ptr<ObjectStore> OpenAt(const std::string& folder, size_t history = 
 }
 
 TEST(ObjectStoreTest, ReopeningKeepsObjectsAndNeverRepeatsVersions) {
-  TemporaryFolder folder;
+  testing::ScratchFolder folder;
   json kept;
   std::string last;
   {
@@ -76,7 +76,7 @@ TEST(ObjectStoreTest, ReopeningKeepsObjectsAndNeverRepeatsVersions) {
 }
 
 TEST(ObjectStoreTest, AFolderHasOneWriterAndManyReaders) {
-  TemporaryFolder folder;
+  testing::ScratchFolder folder;
   auto store = OpenAt(folder.path());
   ASSERT_TRUE(store->Create(kCompnodes, Node("a")).ok());
   ObjectStoreOptions options;
@@ -89,7 +89,7 @@ TEST(ObjectStoreTest, AFolderHasOneWriterAndManyReaders) {
 }
 
 TEST(ObjectStoreTest, ReadersSeeWholeObjectsWhileTheyAreWritten) {
-  TemporaryFolder folder;
+  testing::ScratchFolder folder;
   auto store = OpenAt(folder.path());
   json node = Node("a");
   node["spec"]["taints"] = json::array();
@@ -115,7 +115,7 @@ TEST(ObjectStoreTest, ReadersSeeWholeObjectsWhileTheyAreWritten) {
 }
 
 TEST(ObjectStoreTest, FieldsOfANewerVersionSurvive) {
-  TemporaryFolder folder;
+  testing::ScratchFolder folder;
   {
     auto store = OpenAt(folder.path());
     json node = Node("a");
@@ -131,7 +131,7 @@ TEST(ObjectStoreTest, FieldsOfANewerVersionSurvive) {
 }
 
 TEST(ObjectStoreTest, ADamagedFileIsNamed) {
-  TemporaryFolder folder;
+  testing::ScratchFolder folder;
   { OpenAt(folder.path()); }
   for (const char* text :
        {"{\"kind\": \"Comp", "[]", "{\"kind\": \"Compnode\", \"metadata\": {\"name\": \"other\"}}"}) {

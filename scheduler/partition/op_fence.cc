@@ -72,7 +72,7 @@ struct Finished {
 double ChooseDepthsAndSimulate(const Problem& problem, Partition& partition) {
   ChooseDepths(problem, partition);
   if (!CheckPartition(problem, partition).ok()) return kInfinity;
-  return Simulate(problem, partition).step_seconds;
+  return SimulateStepSeconds(problem, partition);
 }
 
 class Search {

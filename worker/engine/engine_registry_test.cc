@@ -104,6 +104,7 @@ TEST(EngineRegistry, KeepsWhatTheRegistrySays) {
     v1alpha1::Model model = SmallResnet(bottleneck, v1alpha1::ModelConfig::imagenet);
     model.mutable_config()->set_width(16);
     model.mutable_config()->set_image_size(64);
+    model.mutable_config()->set_classes(10);
     CheckKept(model);
   }
 }
