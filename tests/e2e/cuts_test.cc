@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/skip_graph_for_test.h"
 #include "tests/support/process.h"
 
 namespace fusion {
@@ -61,7 +62,30 @@ spec:
 )" + Compnodes(compnodes);
 }
 
+// A graph of one's own with operators that the registry does not have, and edges that skip stages.
+std::string GraphJob(int compnodes) {
+  return R"(apiVersion: fusion.dev/v1alpha1
+kind: FusionJob
+metadata: {name: job}
+spec:
+  model: {graph: {uri: model.json}}
+  data: {kind: table, uri: wide.csv}
+  training:
+    steps: 50
+    batch: {global: 16, micro: 4}
+    seed: 3
+    optimizer: {type: AdamW, learningRate: 1e-2}
+  communication: {compression: {type: None}}
+)" + Compnodes(compnodes);
+}
+
+std::string Job(const std::string& model, int compnodes) {
+  if (model == "graph") return GraphJob(compnodes);
+  return model == "gpt2" ? Gpt2Job(compnodes) : MlpJob(compnodes);
+}
+
 void WriteData(const ScratchFolder& folder) {
+  testing::WriteFile(folder / "model.json", graph::SkipGraphJson());
   std::mt19937 random(7);
   std::string text;
   for (int i = 0; i < 20000; ++i) text += static_cast<char>('a' + random() % 26);
@@ -73,6 +97,17 @@ void WriteData(const ScratchFolder& folder) {
              std::to_string(2 * a - b + 0.5 * c) + "\n";
   }
   testing::WriteFile(folder / "table.csv", table);
+  std::string wide = "a,b,c,d,e,x,y,z\n";
+  for (int i = 0; i < 200; ++i) {
+    double sum = 0;
+    for (int column = 0; column < 5; ++column) {
+      const double value = random() % 100 / 10.0;
+      sum += value;
+      wide += std::to_string(value) + ",";
+    }
+    wide += std::to_string(sum) + "," + std::to_string(sum * sum) + "," + std::to_string(-sum) + "\n";
+  }
+  testing::WriteFile(folder / "wide.csv", wide);
 }
 
 /// Loss of every step, as the text of the number, so that equality is equality of bits.
@@ -81,6 +116,15 @@ std::vector<std::string> Losses(const std::string& metrics_file) {
   std::istringstream lines(testing::ReadFile(metrics_file));
   for (std::string line; std::getline(lines, line);) losses.push_back(json::parse(line).at("loss").dump());
   return losses;
+}
+
+bool HasLink(const std::string& metrics_file, int from, int to) {
+  std::istringstream lines(testing::ReadFile(metrics_file));
+  std::string line;
+  std::getline(lines, line);
+  const json metrics = json::parse(line);
+  return std::any_of(metrics.at("links").begin(), metrics.at("links").end(),
+                     [&](const json& link) { return link.at("from") == from && link.at("to") == to; });
 }
 
 /// Cuts the one stage of `plan` into `segments` runs of operators; segment i goes to stage i % stages.
@@ -119,10 +163,8 @@ class Cuts : public ::testing::TestWithParam<std::string> {};
 TEST_P(Cuts, EveryCutGivesTheBitsOfTheUncutRun) {
   ScratchFolder folder;
   WriteData(folder);
-  const std::string job = GetParam() == "gpt2" ? Gpt2Job(4) : MlpJob(4);
-  testing::WriteFile(folder / "job.yaml", job);
-  const std::string single = GetParam() == "gpt2" ? Gpt2Job(1) : MlpJob(1);
-  testing::WriteFile(folder / "single.yaml", single);
+  testing::WriteFile(folder / "job.yaml", Job(GetParam(), 4));
+  testing::WriteFile(folder / "single.yaml", Job(GetParam(), 1));
 
   const ProcessResult planned = testing::Run(
       {kFusionctl, "plan", "-f", folder / "single.yaml", "-o", "json", "--workdir", folder / "plan"},
@@ -151,10 +193,14 @@ TEST_P(Cuts, EveryCutGivesTheBitsOfTheUncutRun) {
                                            folder.path(), std::chrono::seconds(240));
     ASSERT_EQ(run.exit_code, 0) << run.err;
     EXPECT_EQ(Losses(folder / (name + "/job/metrics.jsonl")), expected);
+    if (GetParam() == "graph" && stages == 4) {
+      EXPECT_TRUE(HasLink(folder / (name + "/job/metrics.jsonl"), 0, 3))
+          << "no edge skips over the stages between";
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Cuts, ::testing::Values("mlp", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(Families, Cuts, ::testing::Values("mlp", "gpt2", "graph"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

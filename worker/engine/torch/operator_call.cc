@@ -1,6 +1,7 @@
 #include "worker/engine/torch/operator_call.h"
 
 #include <ATen/ScalarOps.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "graph/registry.h"
 #include "worker/engine/torch/host_tensor.h"
 
 namespace fusion::worker::engine {
@@ -23,10 +25,6 @@ struct Overloaded : Cases... {
 };
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
-
-int64_t At(const AffineInt& number, int64_t samples) {
-  return number.value() + number.times_batch() * samples;
-}
 
 c10::TypePtr WithoutOptional(c10::TypePtr type) {
   while (const auto optional = type->cast<c10::OptionalType>()) {
@@ -148,6 +146,11 @@ absl::StatusOr<OperatorCall> OperatorCall::Bind(const graph::v1::Operator& op) {
   if (schema.is_mutable()) {
     return absl::InvalidArgumentError(absl::StrCat(
         what, ": it writes to its arguments; export the graph with functional operators, not in-place ones"));
+  }
+
+  if (handle->hasTag(at::Tag::nondeterministic_seeded) && !graph::IsRegistered(op)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": it draws random numbers that depend on where it runs; multiply by fusion.dropout_mask"));
   }
 
   const std::vector<c10::Argument>& wanted = schema.arguments();
@@ -289,13 +292,13 @@ c10::IValue OperatorCall::Evaluate(const Slot& slot, const CallContext& context,
                    return c10::IValue(std::move(tensors));
                  },
                  [&](const AffineNumber& affine) {
-                   const int64_t number = At(affine.number, context.samples);
+                   const int64_t number = graph::ValueAt(affine.number, context.samples);
                    return affine.real ? c10::IValue(static_cast<double>(number)) : c10::IValue(number);
                  },
                  [&](const AffineList& affine) {
                    c10::List<int64_t> numbers;
                    for (const AffineInt& number : affine.numbers) {
-                     numbers.push_back(At(number, context.samples));
+                     numbers.push_back(graph::ValueAt(number, context.samples));
                    }
                    return c10::IValue(std::move(numbers));
                  },
