@@ -330,7 +330,7 @@ TEST_F(Fusionctl, MalformedGraphsAreStatusTwoWithTheField) {
        "operators[7].args[0].value 'scan': reads output 3 of 'first'"},
       {changed("\"name\": \"gate\"", "\"name\": \"g*te\""), "operators[9].name 'g*te': "},
       {changed("\"name\": \"label\"", "\"name\": \"lable\""),
-       "operators[15].args[1].value 'loss': reads unknown"},
+       "operators[16].args[1].value 'loss': reads unknown"},
       {changed("\"loss\": {\"value\": \"loss\"}", "\"loss\": {\"value\": \"out\"}"),
        "must be a floating scalar"},
       {changed("[-1, 3]", "[-1, 4]"), "operators[14].outputs[0] 'out': output 0 of aten.linear is"},

@@ -32,7 +32,7 @@ v1::Graph SkipGraph() {
 
 TEST(GraphFile, JsonAndBinaryAreTheSameGraph) {
   const v1::Graph graph = SkipGraph();
-  EXPECT_EQ(graph.operators_size(), 16);
+  EXPECT_EQ(graph.operators_size(), 17);
   const auto binary = ParseGraph(graph.SerializeAsString());
   ASSERT_TRUE(binary.ok()) << binary.status();
   EXPECT_EQ(binary->SerializeAsString(), graph.SerializeAsString());
@@ -78,11 +78,11 @@ TEST(GraphFile, RefusesMalformedJsonAndNamesTheField) {
        "operators[0].outputs[0].dtype: must be one of"},
       {"\"dtype\": \"FLOAT32\", \"shape\": [-1, 5]", "\"shape\": [-1, 5]",
        "operators[0].outputs[0].dtype 'input': output has no known dtype"},
-      {"\"shape\": [-1, 5]", "\"shape\": [-1, 0]", "operators[0].outputs[0].shape 'input': dimension"},
+      {"\"shape\": [-1, 5]", "\"shape\": [-1, 0]", "operators[0].outputs[0].shape 'input': shape"},
       {"\"shape\": [-1, 5]", "\"shape\": [32, 5]",
        "operators[0].outputs[0].shape: the first dimension of 'input' must be -1"},
       {"\"name\": \"label\"", "\"name\": \"target\"",
-       "operators[15].args[1].value 'loss': reads unknown operator"},
+       "operators[16].args[1].value 'loss': reads unknown operator"},
       {"\"args\": [{\"value\": \"in\"}]", "\"args\": [{\"value\": \"second\"}]",
        "operators[6].args[0].value 'first': reads 'second', which is not before it"},
       {"{\"value\": \"sum\"}, {\"value\": \"input\"}", "{\"value\": \"sum\"}, {\"value\": \"inputs\"}",

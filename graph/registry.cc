@@ -193,7 +193,7 @@ absl::StatusOr<std::vector<v1::TensorSpec>> InferOutputs(const RegisteredOperato
   return entry.row->shapes(*call);
 }
 
-bool IsRegistered(const v1::Operator& op) { return FindRegistered(op) != nullptr; }
+bool IsRegistered(const v1::Operator& op) { return FindRegistered(op.type(), op.overload()) != nullptr; }
 
 absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t samples) {
   if (index < 0 || index >= graph.operators_size()) {

@@ -54,7 +54,7 @@ absl::Status ValidateGraph(const v1::Graph& graph);
 
 bool IsFloating(v1::DataType dtype);
 
-/// Whether the registry has a row for the operator that the graph does not set aside.
+/// Whether the registry has a row for the operator's type, also where the graph sets it aside.
 bool IsRegistered(const v1::Operator& op);
 
 /// By operator: whether a gradient of its floating outputs is of use, that is, a trainable variable lies

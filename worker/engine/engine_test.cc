@@ -435,7 +435,8 @@ TEST(EngineTest, MeasuresAroundAnOperatorThatRefusesMadeUpNumbers) {
   EXPECT_EQ(measured, (std::set<std::string>{graph::OperatorSignature(graph, 2, 3),
                                              graph::OperatorSignature(graph, 4, 3)}));
   graph.mutable_operators(3)->set_type("aten.no_such_thing");
-  ExpectError((*engine)->Measure(graph, 3).status(), absl::StatusCode::kNotFound, {"aten.no_such_thing"});
+  ExpectError((*engine)->Measure(graph, 3).status(), absl::StatusCode::kNotFound,
+              {"'active' (aten.no_such_thing)"});
 }
 
 TEST(EngineTest, OperatorsThatDrawNumbersOfTheirOwnAreRefused) {

@@ -70,7 +70,10 @@ class Arguments:
             full = f"{name}.Scalar"
         if full == "aten.index.Tensor":
             return self.index(args, where)
-        schema = target._schema.arguments
+        schema = list(target._schema.arguments)
+        if full == "aten.to.device":  # of the one device that there is
+            full = "aten.to.dtype"
+            del args[1:2], schema[1:2]
         converted = [self.one(value, schema[i].type, f"{where}, argument {schema[i].name}") for i, value in enumerate(args)]
         by_name = {a.name: a for a in schema}
         named = []
@@ -86,11 +89,15 @@ class Arguments:
             isinstance(value, torch.fx.Node) and not isinstance(value.meta.get("val"), torch.Tensor))
 
     def index(self, args, where):
-        """x[:, ids] with one list of ids is aten.index_select."""
+        """x[rows, columns] as it is; x[:, ids] with one list of ids is aten.index_select."""
         given = [(axis, node) for axis, node in enumerate(args[1]) if node is not None]
+        whole = all(node.meta["val"].dtype in (torch.int64, torch.int32) for _, node in given)
+        if whole and [axis for axis, _ in given] == list(range(len(given))):
+            return "aten.index.Tensor", [self.reference(args[0]), {"values": [self.reference(n) for _, n in given]}], []
         axis, node = given[0]
-        if len(given) != 1 or node.meta["val"].dim() != 1 or node.meta["val"].dtype not in (torch.int64, torch.int32):
-            raise ExportError(f"{where}: indexing is exported with one list of ids only; use index_select or gather")
+        if len(given) != 1 or not whole or node.meta["val"].dim() != 1:
+            raise ExportError(f"{where}: indexing is exported by ids of the first dimensions or one list of ids of another; "
+                              "use index_select or gather")
         return "aten.index_select", [self.reference(args[0]), {"int": axis}, self.reference(node)], []
 
     def one(self, value, wanted, where):

@@ -261,7 +261,7 @@ class _Converter:
                    "scaled_dot_product_attention": self.attention}.get(name.rstrip("_"))
         if special is not None and special(node):
             return
-        if torch.Tag.nondeterministic_seeded in target.tags and name != "scaled_dot_product_attention":
+        if torch.Tag.nondeterministic_seeded in target.tags and not self.draws_nothing(node):
             raise ExportError(f"{self.where(node)}: {target} draws random numbers, which would differ from cut to cut; "
                               "only torch.nn.Dropout can be exported, as a mask of (seed, step, micro-batch, operator)")
         target = self.mutations.functional(node, self.where(node)) if target._schema.is_mutable else target
@@ -271,6 +271,11 @@ class _Converter:
         self.emit(operator_name, type_name, args, outputs, kwargs)
         self.env[node] = (operator_name, 0)
         self.mutations.commit(node)
+
+    def draws_nothing(self, node):
+        """An operator that may draw random numbers is told not to: attention, or aten.lstm, with dropout 0."""
+        arguments = self.bound(node)
+        return arguments.get("dropout", arguments.get("dropout_p", 1)) == 0
 
     def where(self, node):
         path = self.module_of(node)

@@ -200,6 +200,27 @@ class Export(unittest.TestCase):
 
         self.check(Reread(), lambda n: (torch.randn(n, 4), torch.randn(n, 4)), nn.MSELoss())
 
+    def test_lists_of_weights_and_ids(self):
+        class Recurrent(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding = nn.Embedding(11, 8)
+                self.cells = nn.LSTM(8, 6, batch_first=True)
+                self.register_buffer("order", torch.tensor([4, 2, 0, 1]))
+
+            def forward(self, ids):
+                hidden, _ = self.cells(self.embedding(ids))
+                rows = torch.arange(ids.shape[0], device=ids.device)
+                return torch.cat([hidden[:, self.order].flatten(1), hidden[rows, ids[:, 0] % 5]], 1)
+
+        graph, _ = self.check(Recurrent(), lambda n: (ids(n), torch.ones(n, 30)), nn.MSELoss())
+        cells = next(op for op in graph["operators"] if op.get("type") == "aten.lstm")
+        self.assertEqual([v["value"] for v in cells["args"][2]["values"]],
+                         ["cells.weight_ih_l0", "cells.weight_hh_l0", "cells.bias_ih_l0", "cells.bias_hh_l0"])
+        self.assertEqual((cells["kind"], len(cells["outputs"])), ("PARAMETRIC", 3))
+        self.assertIn("aten.index_select", {op.get("type") for op in graph["operators"]})
+        self.assertIn({"int": 0, "timesBatch": 1}, [a for op in graph["operators"] for a in op.get("args", ())])
+
     def test_frozen_parts_are_buffers(self):
         module = Residual()
         module.first.requires_grad_(False)

@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "graph/registry.h"
 #include "worker/engine/torch/border.h"
 #include "worker/engine/torch/cpu_clock.h"
@@ -256,6 +258,22 @@ void MeasureRates(MachineMeasurement& result) {
   }
 }
 
+// Says an operator by its name in the graph, not by the one that it is measured under.
+absl::Status InGraphsWords(const absl::Status& status, const graph::v1::Graph& graph) {
+  constexpr absl::string_view kMeasured = "'measured.";
+  std::string message(status.message());
+  const size_t start = message.find(kMeasured);
+  const size_t end = start == std::string::npos ? start : message.find('\'', start + 1);
+  int index = 0;
+  if (end == std::string::npos ||
+      !absl::SimpleAtoi(message.substr(start + kMeasured.size(), end - start - kMeasured.size()), &index) ||
+      index < 0 || index >= graph.operators_size()) {
+    return status;
+  }
+  message.replace(start + 1, end - start - 1, graph.operators(index).name());
+  return absl::Status(status.code(), message);
+}
+
 bool CanLoad(const graph::v1::StageProgram& program) {
   TorchEngine engine;
   EngineOptions options;
@@ -311,7 +329,7 @@ absl::StatusOr<MachineMeasurement> TorchEngine::Measure(const graph::v1::Graph& 
       times = Time(measured->program, samples);
     }
     if (!times.ok()) {
-      return times.status();
+      return InGraphsWords(times.status(), graph);
     }
     for (size_t i = 0; i < measured->signatures.size(); ++i) {
       result.operators.push_back({measured->signatures[i], times->forward[i], times->backward[i]});

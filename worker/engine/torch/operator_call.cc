@@ -91,6 +91,17 @@ std::optional<c10::IValue> Constant(const Argument& argument, const c10::Type& w
   }
 }
 
+// Whether an operator that may draw random numbers is told to draw none: aten.lstm with dropout 0.
+bool DropsNothing(const std::vector<c10::Argument>& wanted, const std::vector<const Argument*>& given) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i].name() == "dropout" || wanted[i].name() == "dropout_p") {
+      return given[i] != nullptr && (given[i]->has_double_() || given[i]->has_int_()) &&
+             given[i]->double_() == 0 && given[i]->int_().value() == 0 && given[i]->int_().times_batch() == 0;
+    }
+  }
+  return false;
+}
+
 std::string KindName(const Argument& argument) {
   switch (argument.kind_case()) {
     case Argument::kValue:
@@ -148,11 +159,6 @@ absl::StatusOr<OperatorCall> OperatorCall::Bind(const graph::v1::Operator& op) {
         what, ": it writes to its arguments; export the graph with functional operators, not in-place ones"));
   }
 
-  if (handle->hasTag(at::Tag::nondeterministic_seeded) && !graph::IsRegistered(op)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, ": it draws random numbers that depend on where it runs; multiply by fusion.dropout_mask"));
-  }
-
   const std::vector<c10::Argument>& wanted = schema.arguments();
   std::vector<const Argument*> given(wanted.size(), nullptr);
   const auto positional = static_cast<size_t>(std::count_if(
@@ -175,6 +181,12 @@ absl::StatusOr<OperatorCall> OperatorCall::Bind(const graph::v1::Operator& op) {
       return absl::InvalidArgumentError(absl::StrCat(what, ": argument '", named.name(), "' is given twice"));
     }
     given[static_cast<size_t>(*index)] = &named.argument();
+  }
+
+  if (handle->hasTag(at::Tag::nondeterministic_seeded) && !graph::IsRegistered(op) &&
+      !DropsNothing(wanted, given)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": it draws random numbers that depend on where it runs; multiply by fusion.dropout_mask"));
   }
 
   OperatorCall call(*handle);
