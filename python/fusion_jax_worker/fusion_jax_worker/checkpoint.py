@@ -43,6 +43,15 @@ def remove_partial(directory):
             shutil.rmtree(os.path.join(directory, name))
 
 
+def newest(directory):
+    """The step-N folder of the highest step, or None."""
+    try:
+        steps = [int(name[5:]) for name in os.listdir(directory) if name.startswith("step-") and name[5:].isdecimal()]
+    except FileNotFoundError:
+        return None
+    return os.path.join(directory, f"step-{max(steps)}") if steps else None
+
+
 def _collect(parts):
     """({name: array} of the model, of the optimizer)"""
     files = ({}, {})

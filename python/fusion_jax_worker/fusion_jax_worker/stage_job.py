@@ -34,6 +34,11 @@ def check_supported(spec):
                                                   "engine torch")
 
 
+def _refuse_to_go_on(checkpoint_path):
+    raise StatusError(Code.UNIMPLEMENTED, f"the engine jax does not go on from a checkpoint ({checkpoint_path}); use compnodes with "
+                                          "the engine torch, or begin again with --overwrite")
+
+
 class StageJob:
     """`run` on one thread, the compute thread; the other methods from any. Files are written on a thread of their own."""
 
@@ -81,6 +86,8 @@ class StageJob:
         self._transport.connect([(stage, addresses[stage]) for stage in self._runner.receivers])
         self._report(broker_pb2.WorkerMessage(ready=broker_pb2.Ready(memory_bytes=self._engine.peak_memory_bytes)))
         start = self._await("_start")
+        if start.checkpoint:
+            _refuse_to_go_on(start.checkpoint)
         evaluate = spec.task == api_pb2.FusionJobSpec.Evaluate
         if evaluate:
             self._validate(0)
@@ -102,6 +109,9 @@ class StageJob:
         check_supported(spec)
         if program.stage == 0 and assignment.checkpoint_directory:
             checkpoint.remove_partial(assignment.checkpoint_directory)  # no stage writes before all are ready
+            newest = checkpoint.newest(assignment.checkpoint_directory)
+            if assignment.resume and newest:
+                _refuse_to_go_on(newest)
         if assignment.links:
             self._transport.emulate_links(assignment.links, assignment.link_state_file)
         self._placeholders = {op.name: op.outputs[0] for sub_dag in program.sub_dags for op in sub_dag.operators

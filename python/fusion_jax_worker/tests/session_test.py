@@ -138,6 +138,23 @@ class SessionTest(unittest.TestCase):
         self.assertIn("training.precision bf16", self.broker.next("failure").message)
         self.assertEqual(self.worker.wait(DEADLINE), 1)
 
+    def test_it_does_not_go_on_from_a_checkpoint_without_its_parameters(self):
+        self._assign(assignment())
+        self.broker.send(peers=broker_pb2.Peers())
+        self.broker.next("ready")
+        self.broker.send(start=broker_pb2.Start(first_step=2, checkpoint="step-1"))
+        self.assertIn("does not go on from a checkpoint (step-1)", self.broker.next("failure").message)
+        self.assertEqual(self.worker.wait(DEADLINE), 1)
+
+    def test_it_does_not_begin_where_there_is_something_to_go_on_from(self):
+        message = assignment()
+        message.resume = True
+        for name in ("step-2", "step-10", "step-11.damaged"):
+            os.makedirs(os.path.join(self.folder, "checkpoints", name))
+        self._assign(message)
+        self.assertIn("checkpoints/step-10)", self.broker.next("failure").message)
+        self.assertEqual(self.worker.wait(DEADLINE), 1)
+
     def test_ends_on_sigterm(self):
         self.worker.send_signal(signal.SIGTERM)
         self.assertEqual(self.worker.wait(DEADLINE), 143)
