@@ -2,6 +2,7 @@
 
 #include "codec/codec.h"
 #include "scheduler/planner.h"
+#include "scheduler/quotient.h"
 #include "scheduler/simulator.h"
 
 namespace fusion::scheduler {
