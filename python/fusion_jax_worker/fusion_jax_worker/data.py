@@ -156,6 +156,69 @@ class Table:
         return (self._targets if label else self._inputs)[rows]
 
 
+class Masking:
+    """Which tokens a masked language model predicts, and what it sees in their place (worker/data/masking.h)."""
+
+    _CHOSEN, _AT_LEAST, _FATE, _REPLACEMENT = range(4)
+
+    def __init__(self, seed, global_batch, context, mask_token):
+        self._seed, self._global_batch, self._context, self._mask_token = seed, global_batch, context, mask_token
+
+    def _below(self, bound, part, draw, counter):
+        stream = 0x6D61736B << 8 | (0x10 if part.training else 0) | draw
+        return rng.random_below(bound, self._seed, stream, counter)
+
+    def _index(self, part, sample):
+        return (part.batch - 1 if part.training else part.batch) * self._global_batch + sample
+
+    def chosen(self, part, sample):
+        """Positions to be predicted; at least one."""
+        index = self._index(part, sample)
+        chosen = [t for t in range(self._context)
+                  if self._below(100, part, self._CHOSEN, index * self._context + t) < 15]
+        return chosen or [self._below(self._context, part, self._AT_LEAST, index)]
+
+    def count(self, part):
+        return sum(len(self.chosen(part, part.first + i)) for i in range(part.count))
+
+    def shown(self, part, sample, position, token):
+        counter = self._index(part, sample) * self._context + position
+        fate = self._below(10, part, self._FATE, counter)
+        if fate < 8:
+            return self._mask_token
+        return token if fate > 8 else self._below(self._mask_token, part, self._REPLACEMENT, counter)
+
+
+class Masked:
+    """Windows with the chosen tokens hidden; the label has those, and what cross_entropy_loss ignores elsewhere."""
+
+    def __init__(self, windows, masking):
+        self._windows, self._masking = windows, masking
+
+    def read(self, label, part):
+        tokens = self._windows.read(False, part)
+        result = np.full_like(tokens, -100) if label else tokens.copy()
+        for row in range(part.count):
+            for t in self._masking.chosen(part, part.first + row):
+                token = int(tokens[row, t])
+                result[row, t] = token if label else self._masking.shown(part, part.first + row, t, token)
+        return result
+
+
+def masking_of(spec):
+    """Of a masked language model, else None."""
+    model = spec.model
+    if model.family != api_pb2.Model.bert or model.config.towers == 2:
+        return None
+    return Masking(spec.training.seed, getattr(spec.training.batch, "global"), model.config.context, model.config.vocabulary - 1)
+
+
+def targets_of(spec):
+    """Function of a slice: how many counted targets it has, which weigh its loss."""
+    masking = masking_of(spec)
+    return (lambda part: part.count) if masking is None else masking.count
+
+
 def _parse_csv(path):
     """(column names, float64 [rows, columns])"""
     what = f"data.uri: {path}"
@@ -228,7 +291,9 @@ def open_dataset(spec, base_directory):
     path = resolve_path("data.uri", data.uri, base_directory)
     options = Options(path, data.validation_fraction if data.HasField("validation_fraction") else 0.05, spec.training.seed,
                       getattr(spec.training.batch, "global"), validation_batches(spec))
+    masking = masking_of(spec)
     if data.kind == kinds.text:
-        return Text(options, config.context, config.vocabulary)
+        return (Text(options, config.context, config.vocabulary) if masking is None
+                else Masked(Text(options, config.context, config.vocabulary - 1), masking))
     class_labels = spec.model.loss.type == api_pb2.Loss.CrossEntropy
     return Table(options, config, data.target, not data.HasField("standardize") or data.standardize, class_labels)

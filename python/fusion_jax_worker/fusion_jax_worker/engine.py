@@ -69,7 +69,10 @@ def initial_value(op, seed):
         values = init.mean + init.standard_deviation * rng.normals(key, count)
     else:
         values = init.low + (init.high - init.low) * rng.uniforms(key, count)
-    return values.astype(dtype).reshape(shape)
+    values = values.astype(dtype).reshape(shape)
+    if init.zero_rows and shape:
+        values[:init.zero_rows] = 0
+    return values
 
 
 def sum_cotangents(cotangents):
