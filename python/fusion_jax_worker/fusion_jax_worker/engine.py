@@ -108,6 +108,7 @@ class Engine:
                 settings = settings_for(training, variable.tensor_name)
                 self._parameters[index] = Parameter(variable.tensor_name, settings)
         self._passes = {}
+        self.correct = None
         self._totals, self._squares = {}, 0.0  # gradients of the owned parameters, once gradient_norms has gathered them
         self._written_before = (0, {})  # (step, values at its start) of variables that passes change
         self._peak = self._held = 0
@@ -193,7 +194,8 @@ class Engine:
         state.values[slot] = value
 
     def forward(self, run, index):
-        """Returns ([(edge id, value)], loss or None)."""
+        """Returns ([(edge id, value)], loss or None). After an evaluation of a classification `correct` is set."""
+        self.correct = None
         state = self._state(run)
         if index in state.forward_done:
             raise precondition(f"sub-DAG {index} has already run forward for {run}")
@@ -222,7 +224,8 @@ class Engine:
                 state.pullbacks[index] = pullback
                 state.bytes[index] = self._bytes_of(pullback)
         else:
-            values = sub_dag.evaluate(plain, leaves, keys)
+            values, correct = sub_dag.evaluate(plain, leaves, keys)
+            self.correct = None if correct is None else int(correct)
         jax.block_until_ready(values)
         state.values.update((slot, np.asarray(value)) for slot, value in zip(sub_dag.values, values))
         state.forward_done.add(index)

@@ -126,10 +126,11 @@ class StageRunner:
         return report
 
     def run_validation(self, step, batches):
-        """`batches` global batches, forward only; the mean loss, of the stage that computes it."""
+        """`batches` global batches, forward only; (mean loss, accuracy of a classification), of the stage that computes them."""
         self._begin(step, False, batches * self._schedule.micro_batches, self._schedule.micro_batches)
         self._run_tasks(broker_pb2.StepReport())
-        return self._mean_loss() if self._program.computes_loss else None
+        accuracy = sum(self._correct.values()) / (len(self._correct) * self._micro_batch) if self._correct else None
+        return (self._mean_loss() if self._program.computes_loss else None), accuracy
 
     def _begin(self, step, training, passes, first):
         self._step, self._training, self._first = step, training, first
@@ -137,7 +138,7 @@ class StageRunner:
         # Only the loss is weighted.
         counts = self._targets if self._program.computes_loss else (lambda part: part.count)
         self._weights = [counts(self._slice(m)) for m in range(passes)]
-        self._losses = {}
+        self._losses, self._correct = {}, {}
         self._board.begin(StepState(self._schedule, training, passes), step, first)
 
     def _run_tasks(self, report):
@@ -179,6 +180,8 @@ class StageRunner:
             if not math.isfinite(loss):
                 raise non_finite(f"the loss is {loss}; lower training.optimizer.learningRate or check the data")
             self._losses[task.micro_batch] = loss
+        if self._engine.correct is not None:
+            self._correct[task.micro_batch] = self._engine.correct
         report.forward_seconds += self._end_task(report).seconds
         self._board.complete(task)
         for edge, value in outputs:

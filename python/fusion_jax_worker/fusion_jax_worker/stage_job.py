@@ -166,9 +166,12 @@ class StageJob:
                 self._save_checkpoint(step)
 
     def _validate(self, step):
-        loss = self._runner.run_validation(step, validation_batches(self._assignment.spec))
+        loss, accuracy = self._runner.run_validation(step, validation_batches(self._assignment.spec))
         if loss is not None:
-            self._report(broker_pb2.WorkerMessage(validation=broker_pb2.ValidationReport(step=step, loss=loss)))
+            report = broker_pb2.ValidationReport(step=step, loss=loss)
+            if accuracy is not None and "accuracy" in report.DESCRIPTOR.fields_by_name:
+                report.accuracy = accuracy
+            self._report(broker_pb2.WorkerMessage(validation=report))
 
     # ------------------------------------------------------------------ checkpoints
 
