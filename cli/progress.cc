@@ -40,6 +40,8 @@ std::vector<std::string> Parts(const Progress& progress) {
     parts.push_back(absl::StrCat("ETA ", api::FormatSeconds(*progress.eta_seconds)));
   if (progress.validation_loss.has_value())
     parts.push_back(absl::StrFormat("validation %.4g", *progress.validation_loss));
+  if (progress.validation_accuracy.has_value())
+    parts.push_back(absl::StrFormat("accuracy %.2f %%", 100 * *progress.validation_accuracy));
   for (const LinkTraffic& link : progress.links) parts.push_back(Link(link));
   return parts;
 }

@@ -25,6 +25,7 @@ struct Progress {
   int64_t steps = 0;
   std::optional<double> loss;
   std::optional<double> validation_loss;
+  std::optional<double> validation_accuracy;  ///< of a classification
   std::optional<double> samples_per_second;
   std::optional<double> eta_seconds;
   std::vector<LinkTraffic> links;

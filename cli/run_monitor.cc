@@ -36,6 +36,7 @@ void RunMonitor::OnStep(const op::StepRecord& record) {
   const absl::MutexLock lock(&mutex_);
   state_.last_step = record;
   if (record.validation_loss.has_value()) state_.validation_loss = record.validation_loss;
+  if (record.validation_accuracy.has_value()) state_.validation_accuracy = record.validation_accuracy;
   state_.step_seconds.push_back(record.step_seconds);
   for (const op::LinkRecord& link : record.links) state_.link_bytes[{link.from, link.to}] += link.bytes;
   Wake();

@@ -24,6 +24,7 @@ struct JobState {
   std::vector<std::string> notes;                     ///< in the order that they came
   op::StepRecord last_step;                           ///< step 0: none yet
   std::optional<double> validation_loss;              ///< the newest
+  std::optional<double> validation_accuracy;          ///< the newest
   std::vector<double> step_seconds;                   ///< by step, from 1
   std::map<std::pair<int, int>, int64_t> link_bytes;  ///< by (from, to) stage, of all steps
 };

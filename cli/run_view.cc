@@ -51,6 +51,7 @@ Progress ProgressOf(const std::string& job, int64_t steps, const JobState& state
   progress.steps = steps;
   progress.loss = state.last_step.loss;
   progress.validation_loss = state.validation_loss;
+  progress.validation_accuracy = state.validation_accuracy;
   if (state.last_step.step > 0) {
     progress.samples_per_second = state.last_step.samples_per_second;
     const auto left = static_cast<double>(std::max<int64_t>(steps - state.last_step.step, 0));
@@ -93,6 +94,11 @@ std::string RunSummary(const op::JobResult& result, const JobState& state, std::
       absl::StrAppend(&text, absl::StrFormat(", %s the bound of %.6g", below ? "under" : "ABOVE", *bound));
     }
     absl::StrAppend(&text, "\n");
+  }
+  if (result.validation_accuracy.has_value()) {
+    absl::StrAppend(
+        &text, "  accuracy         ",
+        absl::StrFormat("%.2f %% of the validation samples\n", 100 * *result.validation_accuracy));
   }
   AppendTimes(result, state, &text);
   AppendLinks(state, &text);

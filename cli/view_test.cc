@@ -230,6 +230,14 @@ TEST(RunSummary, PredictedAgainstMeasured) {
   EXPECT_THAT(RunSummary(Result("Failed"), {}), Not(HasSubstr("step time")));
 }
 
+TEST(RunSummary, AClassificationHasAnAccuracy) {
+  op::JobResult result = Result("Succeeded");
+  EXPECT_THAT(RunSummary(result, {}), Not(HasSubstr("accuracy")));
+  result.validation_accuracy = 0.96875;
+  EXPECT_THAT(RunSummary(result, {}), HasSubstr("  accuracy         96.88 % of the validation samples\n"));
+  EXPECT_EQ(op::ResultJson(result)["validationAccuracy"], 0.96875);
+}
+
 TEST(RunSummary, ValidationLossAgainstItsBound) {
   EXPECT_THAT(RunSummary(Result("Succeeded"), {}, 2.75), HasSubstr("loss  2.5, under the bound of 2.75\n"));
   EXPECT_THAT(RunSummary(Result("Succeeded"), {}, 2.25), HasSubstr("loss  2.5, ABOVE the bound of 2.25\n"));

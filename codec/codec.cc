@@ -162,8 +162,14 @@ int64_t KeptPerRow(const Codec& codec, int64_t columns) {
   return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(exact)), 1, columns);
 }
 
-Layout LayoutOf(absl::Span<const int64_t> shape) {
+Layout LayoutOf(absl::Span<const int64_t> shape, bool per_sample) {
   if (shape.size() < 2) return {shape.empty() ? 1 : shape[0], 1};
+  if (per_sample) {
+    Layout samples{shape[0], 1};
+    for (const int64_t dimension : shape.subspan(1)) samples.columns *= dimension;
+    samples.columns = std::max<int64_t>(1, samples.columns);
+    return samples;
+  }
   Layout layout{1, std::max<int64_t>(1, shape.back())};
   for (const int64_t dimension : shape.first(shape.size() - 1)) layout.rows *= dimension;
   return layout;

@@ -54,10 +54,10 @@ struct Layout {
   int64_t elements() const { return rows * columns; }
 };
 
-/// How codecs see a tensor of this shape: a row is what the last of its two or more
-/// dimensions holds; of a vector each element is one, as samples are not compared. Scheduler and workers both
-/// use this.
-Layout LayoutOf(absl::Span<const int64_t> shape);
+/// How codecs see a tensor of this shape: a row is what the last of its two or more dimensions holds, or
+/// (`per_sample`, for images) what all but the first hold; of a vector each element is one, as samples are
+/// not compared. Scheduler and workers both use this.
+Layout LayoutOf(absl::Span<const int64_t> shape, bool per_sample = false);
 
 /// Indexes that TopK kept, ascending inside each row, `kept_per_row` for each of the rows.
 struct Mask {

@@ -31,6 +31,10 @@ TEST(CodecTest, ARowIsTheLastDimension) {
   const Layout tokens = LayoutOf({4, 64, 128});
   EXPECT_EQ(tokens.rows, 256);
   EXPECT_EQ(tokens.columns, 128);
+  const Layout images = LayoutOf({4, 3, 8, 8}, /*per_sample=*/true);
+  EXPECT_EQ(images.rows, 4);
+  EXPECT_EQ(images.columns, 3 * 8 * 8);
+  EXPECT_EQ(LayoutOf({7}, true).rows, 7);
   EXPECT_EQ(LayoutOf({}).elements(), 1);
   EXPECT_EQ(LayoutOf({7}).columns, 1);
   EXPECT_EQ(LayoutOf({7}).rows, 7);

@@ -129,6 +129,19 @@ v1::ValueRef GraphBuilder::Variable(absl::string_view name, const Shape& shape, 
   return value;
 }
 
+v1::ValueRef GraphBuilder::Buffer(absl::string_view name, v1::DataType dtype, const Shape& shape,
+                                  const v1::Init& init) {
+  v1::ValueRef value = Variable(name, shape, init);
+  v1::Operator* op = graph_.mutable_operators(graph_.operators_size() - 1);
+  op->mutable_variable()->set_trainable(false);
+  op->mutable_outputs(0)->set_dtype(dtype);
+  return value;
+}
+
+void GraphBuilder::CountPasses(const v1::ValueRef& counter) {
+  *graph_.mutable_operators(graph_.operators_size() - 1)->add_counters() = counter;
+}
+
 v1::ValueRef GraphBuilder::Add(absl::string_view name, absl::string_view type, std::vector<v1::Argument> args,
                                const KeywordArguments& kwargs) {
   std::vector<v1::ValueRef> values = AddMany(name, type, std::move(args), kwargs);

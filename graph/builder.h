@@ -47,12 +47,17 @@ class GraphBuilder {
   v1::ValueRef Placeholder(absl::string_view name, v1::DataType dtype, const Shape& shape);
   /// A float32 parameter; the operator has the tensor's name.
   v1::ValueRef Variable(absl::string_view name, const Shape& shape, const v1::Init& init);
+  /// A variable that is not trained.
+  v1::ValueRef Buffer(absl::string_view name, v1::DataType dtype, const Shape& shape, const v1::Init& init);
   /// `type` with its overload: "aten.add.Tensor". It must be registered and have one output.
   v1::ValueRef Add(absl::string_view name, absl::string_view type, std::vector<v1::Argument> args,
                    const KeywordArguments& kwargs = {});
   /// The same for an operator with any number of outputs.
   std::vector<v1::ValueRef> AddMany(absl::string_view name, absl::string_view type,
                                     std::vector<v1::Argument> args, const KeywordArguments& kwargs = {});
+
+  /// Counts the training passes of the operator added last in a buffer, INT64 [].
+  void CountPasses(const v1::ValueRef& counter);
 
   /// The graph, validated, or the first error of any call before.
   absl::StatusOr<v1::Graph> Finish(const v1::ValueRef& loss);

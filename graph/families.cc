@@ -4,6 +4,7 @@
 #include "graph/bert.h"
 #include "graph/gpt2.h"
 #include "graph/mlp.h"
+#include "graph/resnet.h"
 
 namespace fusion::graph {
 namespace {
@@ -12,7 +13,7 @@ absl::Status Unsupported(const v1alpha1::Model& model) {
   if (!model.has_family()) return absl::InvalidArgumentError("spec.model.family: required");
   return absl::UnimplementedError(
       absl::StrCat("spec.model.family: ", v1alpha1::Model::Family_Name(model.family()),
-                   " is not supported yet; use gpt2, bert or mlp"));
+                   " is not supported yet; use gpt2, bert, mlp or resnet"));
 }
 
 }  // namespace
@@ -25,6 +26,8 @@ absl::StatusOr<v1::Graph> BuildModel(const v1alpha1::Model& model) {
       return BuildGpt2(model);
     case v1alpha1::Model::mlp:
       return BuildMlp(model);
+    case v1alpha1::Model::resnet:
+      return BuildResnet(model);
     default:
       return Unsupported(model);
   }
@@ -38,6 +41,8 @@ absl::StatusOr<std::string> ModelConfigJson(const v1alpha1::Model& model) {
       return Gpt2ConfigJson(model);
     case v1alpha1::Model::mlp:
       return MlpConfigJson(model);
+    case v1alpha1::Model::resnet:
+      return ResnetConfigJson(model);
     default:
       return Unsupported(model);
   }

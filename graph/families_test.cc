@@ -1,8 +1,11 @@
 #include "graph/families.h"
 
+#include <cmath>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "graph/registry.h"
@@ -263,6 +266,92 @@ TEST(Mlp, ClassifiesWithCrossEntropy) {
   EXPECT_EQ(Find(*graph, "label").outputs(0).dtype(), v1::INT64);
 }
 
+int64_t Parameters(const std::string& config) {
+  const auto graph = BuildModel(Model("family: resnet config { classes: 1000 " + config + " }"));
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return graph.ok() ? ParameterCount(*graph) : 0;
+}
+
+TEST(Resnet, HasThePublishedParameterCounts) {
+  EXPECT_EQ(Parameters("depth: 18"), 11'689'512);
+  EXPECT_EQ(Parameters("depth: 34"), 21'797'672);
+  EXPECT_EQ(Parameters("depth: 50"), 25'557'032);
+  EXPECT_EQ(Parameters("depth: 101"), 44'549'160);
+  EXPECT_EQ(Parameters("depth: 152"), 60'192'808);
+  EXPECT_EQ(Parameters("blocks: [3, 4, 6, 3] bottleneck: true"), 25'557'032);
+}
+
+TEST(Resnet, HasThePublishedMultiplyAdds) {
+  const struct {
+    int depth;
+    double multiply_adds;
+  } published[] = {{18, 1'814'073'344}, {50, 4'089'184'256}, {101, 7'801'405'440}};
+  for (const auto& [depth, multiply_adds] : published) {
+    const auto graph =
+        BuildModel(Model(absl::StrCat("family: resnet config { classes: 1000 depth: ", depth, " }")));
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    double flops = 0;
+    for (int i = 0; i < graph->operators_size(); ++i) {
+      const auto cost = CostOf(*graph, i, 4);
+      ASSERT_TRUE(cost.ok()) << cost.status();
+      if (cost->kind == OperatorClass::kConvolution) flops += cost->forward_flops;
+    }
+    const double fully_connected = (depth == 18 ? 512 : 2048) * 1000;
+    EXPECT_DOUBLE_EQ(flops / 2 / 4 + fully_connected, multiply_adds) << depth;
+  }
+}
+
+std::vector<std::string> Variables(const v1::Graph& graph, const std::string& prefix) {
+  std::vector<std::string> names;
+  for (const v1::Operator& op : graph.operators()) {
+    if (op.kind() == v1::Operator::VARIABLE && op.name().rfind(prefix, 0) == 0) {
+      EXPECT_EQ(op.name(), op.variable().tensor_name());
+      names.push_back(op.name().substr(prefix.size()));
+    }
+  }
+  return names;
+}
+
+TEST(Resnet, HasTheTensorsOfTorchvision) {
+  const auto graph = BuildModel(Model("family: resnet config { depth: 50 classes: 10 }"));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(Variables(*graph, "").size(), 320u) << "len(torchvision.models.resnet50().state_dict())";
+  EXPECT_THAT(Variables(*graph, "layer2.0.bn3."),
+              ::testing::ElementsAre("weight", "bias", "running_mean", "running_var", "num_batches_tracked"));
+  EXPECT_THAT(Variables(*graph, "layer2.0.downsample."),
+              ::testing::ElementsAre("0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var",
+                                     "1.num_batches_tracked"));
+  EXPECT_THAT(Variables(*graph, "layer2.1.downsample."), ::testing::IsEmpty());
+  EXPECT_THAT(Variables(*graph, "fc."), ::testing::ElementsAre("weight", "bias"));
+  EXPECT_THAT(Find(*graph, "layer2.0.conv2.weight").outputs(0).shape(),
+              ::testing::ElementsAre(128, 128, 3, 3));
+  EXPECT_THAT(Find(*graph, "layer4.2.relu.2").outputs(0).shape(), ::testing::ElementsAre(-1, 2048, 7, 7));
+}
+
+TEST(Resnet, InitialisesAsTorchvision) {
+  const auto graph = BuildModel(Model("family: resnet config { depth: 18 classes: 10 }"));
+  ASSERT_TRUE(graph.ok());
+  EXPECT_DOUBLE_EQ(Find(*graph, "layer2.0.conv1.weight").variable().init().standard_deviation(),
+                   std::sqrt(2.0 / (128 * 9)));
+  EXPECT_EQ(Find(*graph, "bn1.weight").variable().init().kind(), v1::Init::ONES);
+  EXPECT_EQ(Find(*graph, "bn1.bias").variable().init().kind(), v1::Init::ZEROS);
+  EXPECT_EQ(Find(*graph, "bn1.running_mean").variable().init().kind(), v1::Init::ZEROS);
+  EXPECT_EQ(Find(*graph, "bn1.running_var").variable().init().kind(), v1::Init::ONES);
+  EXPECT_EQ(Find(*graph, "bn1.num_batches_tracked").outputs(0).dtype(), v1::INT64);
+  EXPECT_FALSE(Find(*graph, "bn1.running_mean").variable().trainable());
+  EXPECT_DOUBLE_EQ(Find(*graph, "fc.bias").variable().init().high(), 1 / std::sqrt(512.0));
+}
+
+TEST(Resnet, TheSmallStemKeepsTheSize) {
+  const auto graph = BuildModel(Model(
+      "family: resnet config { blocks: [1, 1] width: 8 classes: 10 image_size: 8 channels: 1 stem: small }"));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_THAT(Find(*graph, "conv1").outputs(0).shape(), ::testing::ElementsAre(-1, 8, 8, 8));
+  EXPECT_THAT(Find(*graph, "layer2.0.add").outputs(0).shape(), ::testing::ElementsAre(-1, 16, 4, 4));
+  EXPECT_THAT(*ModelConfigJson(Model("family: resnet config { blocks: [1, 1] classes: 10 stem: small }")),
+              HasSubstr("\"layers\": [1, 1]"));
+}
+
 TEST(BuildModel, ErrorsCarryTheField) {
   const struct {
     const char* model;
@@ -307,6 +396,19 @@ TEST(BuildModel, ErrorsCarryTheField) {
       {"family: mlp config { inputs: 3 outputs: 1 hidden: [4, 0] }", "spec.model.config.hidden[1]"},
       {"family: mlp config { inputs: 3 outputs: 1 imageSize: 4 }", "spec.model.config.imageSize"},
       {"family: mlp config { inputs: 3 outputs: 1 } loss { type: InfoNCE }", "spec.model.loss.type"},
+      {"family: resnet config { depth: 18 }", "spec.model.config.classes"},
+      {"family: resnet config { classes: 10 }", "spec.model.config.depth"},
+      {"family: resnet config { classes: 10 depth: 20 }", "spec.model.config.depth"},
+      {"family: resnet config { classes: 10 depth: 18 blocks: 2 }", "spec.model.config.blocks"},
+      {"family: resnet config { classes: 10 depth: 18 bottleneck: true }", "spec.model.config.bottleneck"},
+      {"family: resnet config { classes: 10 blocks: [1, 0] }", "spec.model.config.blocks[1]"},
+      {"family: resnet config { classes: 10 blocks: [1,1,1,1,1,1,1,1,1,1,1] }", "spec.model.config.blocks"},
+      {"family: resnet config { classes: 1 depth: 18 }", "spec.model.config.classes"},
+      {"family: resnet config { classes: 10 depth: 18 width: 0 }", "spec.model.config.width"},
+      {"family: resnet config { classes: 10 depth: 18 imageSize: 0 }", "spec.model.config.imageSize"},
+      {"family: resnet config { classes: 10 depth: 18 channels: 0 }", "spec.model.config.channels"},
+      {"family: resnet config { classes: 10 depth: 18 } loss { type: MeanSquaredError }",
+       "spec.model.loss.type"},
   };
   for (const auto& test : cases) {
     std::string text = test.model;

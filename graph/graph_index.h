@@ -9,7 +9,8 @@
 
 namespace fusion::graph {
 
-/// Calls `visit(ref)` for every value that an operator reads, in argument order, repeated ones repeatedly.
+/// Calls `visit(ref)` for every value that an operator reads, in argument order, repeated ones repeatedly,
+/// then for its counters.
 template <typename Visitor>
 void ForEachRead(const v1::Operator& op, Visitor visit) {
   const auto argument = [&visit](const v1::Argument& a) {
@@ -18,6 +19,7 @@ void ForEachRead(const v1::Operator& op, Visitor visit) {
   };
   for (const v1::Argument& a : op.args()) argument(a);
   for (const v1::NamedArgument& a : op.kwargs()) argument(a.argument());
+  for (const v1::ValueRef& counter : op.counters()) visit(counter);
 }
 
 /// Positions of operators in a graph, which must outlive the index and not change.

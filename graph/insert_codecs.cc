@@ -19,6 +19,7 @@ v1::Operator CodecOperator(const v1::Edge& edge) {
   op.set_type("fusion.codec");
   *op.add_args() = Read(edge.value());
   *op.add_args() = Text(edge.forward_codec());
+  if (edge.per_sample()) *op.add_args() = Bool(true);
   *op.add_outputs() = edge.spec();
   return op;
 }

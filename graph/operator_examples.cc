@@ -102,6 +102,60 @@ void AddReductions(std::vector<OperatorExample>& examples) {
   }));
 }
 
+/// x as images [batch, 2, 3, 4].
+v1::ValueRef Images(GraphBuilder& graph, const v1::ValueRef& x) {
+  return graph.Add("images", "aten.view", {Read(x), Sizes({Batch(), 2, 3, 4})});
+}
+
+/// type(images, more…), whose output has `shape`.
+OperatorExample OverImages(const std::string& type, const Shape& shape, std::vector<v1::Argument> more) {
+  return Example(type, [&](GraphBuilder& graph, const v1::ValueRef& x) {
+    std::vector<v1::Argument> args = {Read(Images(graph, x))};
+    args.insert(args.end(), more.begin(), more.end());
+    return Ending{graph.Add("example", type, std::move(args)), shape};
+  });
+}
+
+void AddImages(std::vector<OperatorExample>& examples) {
+  examples.push_back(Example("aten.conv2d", [](GraphBuilder& graph, const v1::ValueRef& x) {
+    const v1::ValueRef images = Images(graph, x);
+    const v1::ValueRef weight = graph.Variable("weight", {4, 2, 2, 3}, Normal(1));
+    const v1::ValueRef bias = graph.Variable("bias", {4}, Zeros());
+    return Ending{graph.Add("example", "aten.conv2d",
+                            {Read(images), Read(weight), Read(bias), Sizes({2, 1}), Sizes({1, 1})}),
+                  {Batch(), 4, 2, 4}};
+  }));
+  examples.push_back(Example("aten.conv2d", [](GraphBuilder& graph, const v1::ValueRef& x) {
+    const v1::ValueRef images = Images(graph, x);
+    const v1::ValueRef weight = graph.Variable("weight", {4, 1, 2, 2}, Normal(1));
+    return Ending{
+        graph.Add("example", "aten.conv2d",
+                  {Read(images), Read(weight), None(), Sizes({1, 1}), Sizes({0, 0}), Sizes({2, 2}), Int(2)}),
+        {Batch(), 4, 1, 2}};
+  }));
+  examples.push_back(
+      OverImages("aten.max_pool2d", {Batch(), 2, 2, 2}, {Sizes({3, 3}), Sizes({2, 2}), Sizes({1, 1})}));
+  examples.push_back(OverImages("aten.max_pool2d", {Batch(), 2, 2, 2},
+                                {Sizes({2, 2}), Sizes({}), Sizes({0, 0}), Sizes({1, 1}), Bool(true)}));
+  examples.push_back(OverImages("aten.adaptive_avg_pool2d", {Batch(), 2, 1, 1}, {Sizes({1, 1})}));
+  examples.push_back(OverImages("aten.adaptive_avg_pool2d", {Batch(), 2, 2, 3}, {Sizes({2, 3})}));
+  examples.push_back(OverImages("aten.mean.dim", {Batch(), 2}, {Sizes({2, 3})}));
+  examples.push_back(OverImages("aten.flatten.using_ints", {Batch(), 24}, {Int(1)}));
+  examples.push_back(Example("aten.batch_norm", [](GraphBuilder& graph, const v1::ValueRef& x) {
+    const v1::ValueRef images = Images(graph, x);
+    const v1::ValueRef weight = graph.Variable("weight", {2}, Ones());
+    const v1::ValueRef bias = graph.Variable("bias", {2}, Zeros());
+    const v1::ValueRef mean = graph.Buffer("running_mean", v1::FLOAT32, {2}, Zeros());
+    const v1::ValueRef variance = graph.Buffer("running_var", v1::FLOAT32, {2}, Ones());
+    const v1::ValueRef counter = graph.Buffer("num_batches_tracked", v1::INT64, {}, Zeros());
+    const v1::ValueRef normal = graph.Add("example", "aten.batch_norm",
+                                          {Read(images), Read(weight), Read(bias), Read(mean), Read(variance),
+                                           Training(), Double(0.1), Double(1e-5), Bool(true)});
+    graph.CountPasses(counter);
+    return Ending{normal, {Batch(), 2, 3, 4}};
+  }));
+}
+
 void AddElementwise(std::vector<OperatorExample>& examples) {
   const Shape same = {Batch(), 4, 6};
   for (const char* approximate : {"none", "tanh"}) {
@@ -209,6 +263,7 @@ std::vector<OperatorExample> OperatorExamples() {
   std::vector<OperatorExample> examples;
   AddProducts(examples);
   AddReductions(examples);
+  AddImages(examples);
   AddElementwise(examples);
   AddMasks(examples);
   AddMemory(examples);

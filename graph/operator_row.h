@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <vector>
 
@@ -51,14 +52,22 @@ struct OperatorRow {
   OperatorClass kind = OperatorClass::kElementwise;
   bool differentiable = true;  ///< false: no gradient passes, whatever it reads
   bool aliases = false;        ///< its output is its input's memory
+  bool images = false;         ///< an output of four dimensions is images
+  /// Arguments that an execution with `training` true writes to. Each must be a variable that is not
+  /// trainable and that nothing else reads, so that its values follow the order of micro-batches under any
+  /// cut.
+  std::array<absl::string_view, 2> updates = {};
   /// Specs of the outputs; INVALID_ARGUMENT says which argument does not fit.
   absl::StatusOr<std::vector<v1::TensorSpec>> (*shapes)(const Call&) = nullptr;
   /// Fills all but `kind`.
   OperatorCost (*cost)(const Execution&) = nullptr;
   /// Null: nothing.
   SavedValues (*saves)(const Execution&) = nullptr;
+  /// Null: any micro-batch trains. INVALID_ARGUMENT says why this one does not.
+  absl::Status (*trains)(const Execution&) = nullptr;
 };
 
+absl::Span<const OperatorRow> ImageRows();
 absl::Span<const OperatorRow> MatmulRows();
 absl::Span<const OperatorRow> ReductionRows();
 absl::Span<const OperatorRow> ElementwiseRows();

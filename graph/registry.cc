@@ -147,8 +147,8 @@ absl::StatusOr<std::vector<RegisteredOperator>> MakeRegistry(
 
 const std::vector<RegisteredOperator>& Registry() {
   static const auto* const registry = [] {
-    const absl::Span<const OperatorRow> tables[] = {MatmulRows(), ReductionRows(), ElementwiseRows(),
-                                                    MemoryRows()};
+    const absl::Span<const OperatorRow> tables[] = {MatmulRows(), ImageRows(), ReductionRows(),
+                                                    ElementwiseRows(), MemoryRows()};
     auto made = MakeRegistry(tables);
     if (!made.ok()) ABSL_RAW_LOG(FATAL, "operator registry: %s", made.status().ToString().c_str());
     return new std::vector<RegisteredOperator>(*std::move(made));
@@ -193,6 +193,39 @@ absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t s
   OperatorCost cost = entry->row->cost(Execution(*call, op, samples, needs_gradient));
   cost.kind = entry->row->kind;
   return cost;
+}
+
+absl::Status CheckTrains(const v1::Graph& graph, int64_t samples) {
+  for (int i = 0; i < graph.operators_size(); ++i) {
+    const v1::Operator& op = graph.operators(i);
+    const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());
+    if (entry == nullptr || entry->row->trains == nullptr) continue;
+    auto call =
+        Call::Bind(entry->schema, op, [&](const v1::ValueRef& ref) { return SpecBefore(graph, i, ref); });
+    if (!call.ok()) return call.status();
+    const Execution::NeedsGradient unused = [](const v1::ValueRef&) { return false; };
+    if (auto status = entry->row->trains(Execution(*call, op, samples, unused)); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("operator '", op.name(), "' (", op.type(), ") ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<v1::ValueRef> WrittenVariables(const v1::Operator& op) {
+  std::vector<v1::ValueRef> written;
+  const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());
+  if (entry != nullptr && !entry->row->updates[0].empty()) {
+    static const v1::TensorSpec unknown;  // types play no part here
+    const auto call = Call::Bind(entry->schema, op, [](const v1::ValueRef&) { return &unknown; });
+    for (const absl::string_view argument : entry->row->updates) {
+      if (call.ok() && call->Bool("training") && !argument.empty() && call->Has(argument)) {
+        written.push_back(call->Reference(argument));
+      }
+    }
+  }
+  written.insert(written.end(), op.counters().begin(), op.counters().end());
+  return written;
 }
 
 std::vector<int64_t> ShapeOf(const v1::TensorSpec& spec, int64_t samples) {
@@ -251,6 +284,27 @@ std::vector<bool> CarriesGradient(const v1::Graph& graph) {
     });
   }
   return carries;
+}
+
+std::vector<bool> HoldsImages(const v1::Graph& graph) {
+  constexpr int kImageRank = 4;
+  const GraphIndex index(graph);
+  std::vector<bool> holds(graph.operators_size());
+  for (int i = 0; i < graph.operators_size(); ++i) {
+    const v1::Operator& op = graph.operators(i);
+    if (op.kind() == v1::Operator::VARIABLE || op.outputs(0).shape_size() != kImageRank) continue;
+    const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());
+    holds[i] = op.kind() == v1::Operator::PLACEHOLDER || (entry != nullptr && entry->row->images);
+    ForEachRead(op, [&](const v1::ValueRef& ref) {
+      const int producer = index.Find(ref.operator_());
+      if (producer < 0 || !holds[producer]) return;
+      // Outside the registry nothing is known of what an operator does; images most likely stay images.
+      if (entry == nullptr || ShapeFrom(op.outputs(0)) == ShapeFrom(index.At(producer).outputs(0))) {
+        holds[i] = true;
+      }
+    });
+  }
+  return holds;
 }
 
 int64_t ParameterCount(const v1::Graph& graph) {

@@ -31,6 +31,10 @@ struct OperatorCost {
 /// Cost of `graph.operators(index)` for `samples` samples: from the registry, else from the declared flops.
 absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t samples);
 
+/// INVALID_ARGUMENT names an operator that cannot train on micro-batches of so many samples (BatchNorm over
+/// one value).
+absl::Status CheckTrains(const v1::Graph& graph, int64_t samples);
+
 /// By operator: bytes of its outputs that stay until the micro-batch's backward pass, because it, or a reader
 /// anywhere, saves them for its gradient (an operator outside the registry: whatever it reads). Other outputs
 /// are freed after their last read. 0 for variables.
@@ -44,6 +48,10 @@ std::vector<int64_t> ShapeOf(const v1::TensorSpec& spec, int64_t samples);
 /// constants.
 std::string OperatorSignature(const v1::Graph& graph, int index, int64_t samples);
 
+/// Values that training passes of an operator write to: what the registry says of its arguments, then its
+/// counters. In a valid graph they are variables that are not trainable and that nothing else reads.
+std::vector<v1::ValueRef> WrittenVariables(const v1::Operator& op);
+
 /// Names, order, arguments, shapes, the one scalar loss; INVALID_ARGUMENT names the operator and what is
 /// wrong. All other functions of this folder take graphs that it accepts.
 absl::Status ValidateGraph(const v1::Graph& graph);
@@ -53,6 +61,10 @@ bool IsFloating(v1::DataType dtype);
 /// By operator: whether a gradient of its floating outputs is of use, that is, a trainable variable lies
 /// before it (or is it) on a path of operators through which gradients pass.
 std::vector<bool> CarriesGradient(const v1::Graph& graph);
+
+/// By operator: whether its output is images, [samples, channels, height, width], of which a codec sees each
+/// sample as a whole: what operators over images give, and what others make of it without changing its shape.
+std::vector<bool> HoldsImages(const v1::Graph& graph);
 
 /// Trainable elements, tied ones once.
 int64_t ParameterCount(const v1::Graph& graph);

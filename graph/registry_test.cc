@@ -182,6 +182,56 @@ TEST(KeptOutputBytes, CountsWhatGradientFormulasSave) {
   EXPECT_EQ(of("transformer.wte.weight"), 0);
 }
 
+TEST(CostOf, ConvolutionCountsItsWindow) {
+  v1::Graph graph;
+  for (OperatorExample& example : OperatorExamples()) {
+    if (example.type != "aten.conv2d" || !graph.operators().empty()) continue;
+    graph = std::move(example.graph);
+  }
+  const OperatorCost cost = Cost(graph, "example", 3);
+  const double outputs = 3 * 4 * 2 * 4;
+  EXPECT_EQ(cost.kind, OperatorClass::kConvolution);
+  EXPECT_DOUBLE_EQ(cost.forward_flops, 2 * outputs * (2 * 2 * 3) + outputs);
+  EXPECT_DOUBLE_EQ(cost.backward_flops, 2 * 2 * outputs * (2 * 2 * 3) + outputs);
+}
+
+TEST(CheckTrains, BatchNormNeedsTwoValuesAChannel) {
+  v1alpha1::Model model;
+  model.set_family(v1alpha1::Model::resnet);
+  model.mutable_config()->set_depth(18);
+  model.mutable_config()->set_classes(10);
+  model.mutable_config()->set_image_size(32);
+  const auto graph = BuildModel(model);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_TRUE(CheckTrains(*graph, 2).ok());
+  EXPECT_THAT(std::string(CheckTrains(*graph, 1).message()),
+              HasSubstr("operator 'layer4.0.bn1' (aten.batch_norm)"));
+}
+
+TEST(KeptOutputBytes, AResidualBlockKeepsWhatItsGradientsRead) {
+  v1alpha1::Model model;
+  model.set_family(v1alpha1::Model::resnet);
+  model.mutable_config()->add_blocks(1);
+  model.mutable_config()->add_blocks(1);
+  model.mutable_config()->set_width(4);
+  model.mutable_config()->set_classes(10);
+  model.mutable_config()->set_image_size(32);
+  const auto graph = BuildModel(model);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const std::vector<double> kept = KeptOutputBytes(*graph, 3);
+  const auto of = [&](const std::string& name) { return kept[PositionOf(*graph, name)]; };
+  EXPECT_EQ(of("conv1"), 3 * 4 * 16 * 16 * 4) << "batch_norm's input";
+  EXPECT_EQ(of("bn1"), 0) << "relu keeps its output";
+  EXPECT_EQ(of("relu"), 3 * 4 * 16 * 16 * 4) << "max_pool2d's input";
+  EXPECT_EQ(of("maxpool"), 3 * 4 * 8 * 8 * 4) << "conv2d's input";
+  EXPECT_EQ(of("layer1.0.bn2"), 0);
+  EXPECT_EQ(of("layer1.0.add"), 0);
+  EXPECT_EQ(of("layer2.0.relu.1"), 3 * 8 * 4 * 4 * 4) << "relu's output";
+  EXPECT_EQ(of("avgpool"), 3 * 8 * 4) << "linear's input, seen through flatten";
+  EXPECT_DOUBLE_EQ(Cost(*graph, "maxpool", 3).saved_bytes, 3 * 4 * 8 * 8 * 8) << "indexes";
+  EXPECT_DOUBLE_EQ(Cost(*graph, "bn1", 3).saved_bytes, 2 * 4 * 4);
+}
+
 TEST(CostOf, DeclaredCostOutsideTheRegistry) {
   v1::Graph graph = Gpt2();
   const int position = PositionOf(graph, "transformer.h.0.mlp.act");
@@ -227,6 +277,28 @@ TEST(CarriesGradient, FollowsTrainableVariables) {
   EXPECT_TRUE(of("loss"));
 }
 
+TEST(HoldsImages, FollowsConvolutionsAndWhatKeepsTheirShape) {
+  v1alpha1::Model model;
+  model.set_family(v1alpha1::Model::resnet);
+  model.mutable_config()->set_depth(18);
+  model.mutable_config()->set_classes(10);
+  auto resnet = BuildModel(model);
+  ASSERT_TRUE(resnet.ok()) << resnet.status();
+  v1::Operator& unknown = *resnet->mutable_operators(PositionOf(*resnet, "relu"));
+  unknown.set_type("aten.silu");
+  unknown.mutable_flops()->set_forward(1);
+  const std::vector<bool> images = HoldsImages(*resnet);
+  for (const char* name : {"conv1", "bn1", "relu", "maxpool", "layer1.0.add", "layer4.1.relu.1", "avgpool"}) {
+    EXPECT_TRUE(images[PositionOf(*resnet, name)]) << name;
+  }
+  for (const char* name : {"flatten", "fc", "label", "loss", "conv1.weight"}) {
+    EXPECT_FALSE(images[PositionOf(*resnet, name)]) << name;
+  }
+  const v1::Graph gpt2 = Gpt2(0.1);
+  for (const bool holds : HoldsImages(gpt2))
+    EXPECT_FALSE(holds) << "attention's four dimensions are no image";
+}
+
 TEST(Bytes, FollowTheMicroBatchAndSaturate) {
   EXPECT_EQ(BytesOf(MakeSpec(v1::FLOAT32, {Batch(64), 128}), 4), 4 * 64 * 128 * 4);
   EXPECT_EQ(BytesOf(MakeSpec(v1::INT64, {}), 4), 8);
@@ -250,10 +322,20 @@ TEST(Schema, ParsesAtensText) {
   EXPECT_TRUE(own->returns_list);
 }
 
+TEST(Schema, ListsMayHaveALengthAndDefaults) {
+  const auto schema = ParseSchema("f(int[2] kernel_size, SymInt[2] stride=[], int[2] padding=3) -> Tensor");
+  ASSERT_TRUE(schema.ok()) << schema.status();
+  EXPECT_EQ(schema->parameters[0].kind, ParameterKind::kSizes);
+  EXPECT_FALSE(schema->parameters[0].default_value);
+  EXPECT_EQ(schema->parameters[1].default_value->ints().items_size(), 0);
+  EXPECT_EQ(schema->parameters[2].default_value->ints().items(0).value(), 3);
+}
+
 TEST(Schema, RefusesOtherText) {
   for (const char* text :
        {"", "add", "add(Tensor self)", "add(Tensor) -> Tensor", "add(Thing self) -> Tensor",
-        "add(Tensor self) -> int", "add(int a=x) -> Tensor", "add(bool a=true) -> Tensor"}) {
+        "add(Tensor self) -> int", "add(int[x] a) -> Tensor", "add(int[2] a=[1]) -> Tensor",
+        "add(int a=x) -> Tensor", "add(bool a=true) -> Tensor"}) {
     EXPECT_EQ(ParseSchema(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
 }

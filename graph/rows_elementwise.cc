@@ -151,7 +151,7 @@ constexpr OperatorRow kRows[] = {
          [](const Execution& e) {
            return e.Gradient("self") ? SavedValues{.arguments = {"mask"}} : SavedValues();
          }},
-    {.schema = "fusion::codec(Tensor value, str codec) -> Tensor",
+    {.schema = "fusion::codec(Tensor value, str codec, bool per_sample=False) -> Tensor",
      .summary =
          "what arrives when value is sent with a codec; the gradient likewise (one-process twin of a link)",
      .shapes = CodecShapes,

@@ -61,6 +61,30 @@ Specs ViewAs(const Call& call, absl::string_view sizes) {
   return std::vector<v1::TensorSpec>{MakeSpec(self.dtype(), *shape)};
 }
 
+Specs FlattenShapes(const Call& call) {
+  const v1::TensorSpec& self = call.Tensor("self");
+  const Shape shape = ShapeFrom(self);
+  if (shape.empty()) return std::vector<v1::TensorSpec>{MakeSpec(self.dtype(), {1})};
+  auto first = NormalizeAxis(call.Int("start_dim"), shape.size());
+  if (!first.ok()) return first.status();
+  auto last = NormalizeAxis(call.Int("end_dim"), shape.size());
+  if (!last.ok()) return last.status();
+  if (*first > *last) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argument 'start_dim' ", *first, " comes after 'end_dim' ", *last));
+  }
+  auto count = CountElements(absl::MakeConstSpan(shape).subspan(*first, *last - *first + 1));
+  if (!count.ok()) return count.status();
+  if (count->power > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("flattening ", ShapeText(shape), " from ", *first, " to ",
+                                                   *last, " is quadratic in the batch"));
+  }
+  Shape flat(shape.begin(), shape.begin() + *first);
+  flat.push_back(count->power == 1 ? -count->coefficient : count->coefficient);
+  flat.insert(flat.end(), shape.begin() + *last + 1, shape.end());
+  return std::vector<v1::TensorSpec>{MakeSpec(self.dtype(), flat)};
+}
+
 Specs SameAsSelf(const Call& call) { return std::vector<v1::TensorSpec>{call.Tensor("self")}; }
 
 Specs CastShapes(const Call& call) {
@@ -194,6 +218,12 @@ constexpr OperatorRow kRows[] = {
      .kind = OperatorClass::kMemory,
      .aliases = true,
      .shapes = [](const Call& call) { return ViewAs(call, "shape"); },
+     .cost = AliasCost},
+    {.schema = "flatten.using_ints(Tensor self, int start_dim=0, int end_dim=-1) -> Tensor",
+     .summary = "dimensions from start_dim to end_dim as one",
+     .kind = OperatorClass::kMemory,
+     .aliases = true,
+     .shapes = FlattenShapes,
      .cost = AliasCost},
     {.schema = "contiguous(Tensor self, *, MemoryFormat memory_format=None) -> Tensor",
      .summary = "nothing: values are contiguous",

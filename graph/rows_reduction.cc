@@ -182,6 +182,11 @@ constexpr OperatorRow kRows[] = {
      .kind = OperatorClass::kReduction,
      .shapes = ReducedShapes,
      .cost = [](const Execution& e) { return ReducedCost(e, 1, 0); }},
+    {.schema = "mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+     .summary = "average along dim",
+     .kind = OperatorClass::kReduction,
+     .shapes = ReducedShapes,
+     .cost = [](const Execution& e) { return ReducedCost(e, 1, 1); }},
     {.schema = "linalg_vector_norm(Tensor self, Scalar ord=2, int[]? dim=None, bool keepdim=False, *, "
                "ScalarType? dtype=None) -> Tensor",
      .summary = "length of the vectors along dim",

@@ -1,5 +1,6 @@
 #include "graph/schema.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -62,6 +63,12 @@ absl::StatusOr<v1::Argument> ParseDefault(absl::string_view text, ParameterKind 
       if (!absl::SimpleAtod(text, &number)) break;
       argument.set_double_(number);
       return argument;
+    case ParameterKind::kSizes:
+      argument.mutable_ints();
+      if (text == "[]") return argument;
+      if (!absl::SimpleAtoi(text, &integer)) break;
+      argument.mutable_ints()->add_items()->set_value(integer);
+      return argument;
     case ParameterKind::kBool:
       if (text != "True" && text != "False") break;
       argument.set_bool_(text == "True");
@@ -85,6 +92,15 @@ absl::StatusOr<Parameter> ParseParameter(absl::string_view text) {
   absl::string_view name = text.substr(space + 1);
   Parameter parameter;
   parameter.optional = absl::ConsumeSuffix(&type, "?");
+  std::string sizeless;  // int[2] is int[]: rows check lengths
+  if (const size_t bracket = type.find('[');
+      bracket != absl::string_view::npos && absl::EndsWith(type, "]")) {
+    const absl::string_view size = type.substr(bracket + 1, type.size() - bracket - 2);
+    if (std::all_of(size.begin(), size.end(), absl::ascii_isdigit)) {
+      sizeless = absl::StrCat(type.substr(0, bracket), "[]");
+      type = sizeless;
+    }
+  }
   const KindName* found = nullptr;
   for (const KindName& entry : kKindNames) {
     if (type == entry.text) found = &entry;
@@ -148,7 +164,7 @@ bool Fits(const Parameter& parameter, const v1::Argument& argument) {
       if (argument.has_double_()) return !std::isnan(argument.double_());
       return argument.has_int_();
     case ParameterKind::kBool:
-      return argument.has_bool_();
+      return argument.has_bool_() || (argument.has_training() && parameter.name == "training");
     case ParameterKind::kString:
       return argument.has_string();
     case ParameterKind::kDataType:
@@ -288,7 +304,10 @@ double Call::Scalar(absl::string_view name) const {
   return argument.has_int_() ? static_cast<double>(argument.int_().value()) : argument.double_();
 }
 
-bool Call::Bool(absl::string_view name) const { return Get(name).bool_(); }
+bool Call::Bool(absl::string_view name) const {
+  const v1::Argument& argument = Get(name);
+  return argument.bool_() || argument.has_training();
+}
 const std::string& Call::String(absl::string_view name) const { return Get(name).string(); }
 v1::DataType Call::Type(absl::string_view name) const { return Get(name).dtype(); }
 

@@ -18,12 +18,12 @@ namespace fusion::graph {
 
 enum class ParameterKind {
   kTensor,
-  kTensors,  ///< Tensor[]
-  kInt,      ///< int: a constant
-  kSize,     ///< SymInt: may depend on the micro-batch
-  kSizes,    ///< SymInt[] or int[]
-  kScalar,   ///< Scalar or float: an int or a double
-  kBool,
+  kTensors,   ///< Tensor[]
+  kInt,       ///< int: a constant
+  kSize,      ///< SymInt: may depend on the micro-batch
+  kSizes,     ///< SymInt[] or int[]
+  kScalar,    ///< Scalar or float: an int or a double
+  kBool,      ///< bool; one named `training` also takes Argument.training
   kString,    ///< str
   kDataType,  ///< ScalarType
   kKey,       ///< Key: Argument.random_key, of our own operators
@@ -70,7 +70,7 @@ class Call {
   v1::AffineInt Size(absl::string_view name) const;
   std::vector<v1::AffineInt> Sizes(absl::string_view name) const;
   double Scalar(absl::string_view name) const;
-  bool Bool(absl::string_view name) const;
+  bool Bool(absl::string_view name) const;  ///< true for Argument.training, of passes that train
   const std::string& String(absl::string_view name) const;
   v1::DataType Type(absl::string_view name) const;
 

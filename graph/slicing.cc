@@ -129,6 +129,7 @@ class Slicer {
         readers_(ReadersOf(graph, index)),
         places_(std::move(places)),
         carries_gradient_(CarriesGradient(graph)),
+        holds_images_(HoldsImages(graph)),
         programs_(placement.size()) {
     for (int stage = 0; stage < static_cast<int>(placement.size()); ++stage) {
       v1::StageProgram& program = programs_[stage];
@@ -179,6 +180,7 @@ class Slicer {
       }
       edge.mutable_to_sub_dags()->Add(sub_dags.begin(), sub_dags.end());
       edge.set_differentiable(carries_gradient_[producer] && IsFloating(spec.dtype()));
+      edge.set_per_sample(holds_images_[producer]);
       edge.set_cotangent_per_consumer(edge.differentiable() && !SumsFirst(readers, consumers));
       // The producer's stage sums over all consumers, wherever they are.
       Name(from.stage, producer);
@@ -294,6 +296,7 @@ class Slicer {
   const Readers readers_;
   const std::vector<Place> places_;
   const std::vector<bool> carries_gradient_;
+  const std::vector<bool> holds_images_;
   std::vector<v1::StageProgram> programs_;
   std::map<int, int> parameters_;  ///< trainable variables by owner
   int loss_stage_ = 0;

@@ -376,6 +376,61 @@ TEST(InsertCodecs, OneOperatorForAValueAndAConsumerStage) {
   EXPECT_EQ(index.At(index.Find("d")).args(1).value().operator_(), "a") << "a dense edge has no operator";
 }
 
+v1::Graph TwoBlocks() {
+  v1alpha1::Model model;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      "family: resnet config { blocks: [1, 1] width: 4 classes: 3 image_size: 16 }", &model));
+  auto graph = BuildModel(model);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+/// Operators before `first` on one stage, the others on the next.
+Placement CutBefore(const v1::Graph& graph, const std::string& first) {
+  std::vector<std::vector<std::string>> halves(1);
+  for (const v1::Operator& op : graph.operators()) {
+    if (op.name() == first) halves.emplace_back();
+    if (op.kind() != v1::Operator::VARIABLE) halves.back().push_back(op.name());
+  }
+  return Stages({{halves.at(0)}, {halves.at(1)}});
+}
+
+TEST(Slice, StatisticsGoWithTheirOperator) {
+  const v1::Graph graph = TwoBlocks();
+  const auto programs = Slice(graph, CutBefore(graph, "layer1.0.bn1"));
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  EXPECT_THAT(programs->at(1).borrowed(), IsEmpty());
+  std::set<std::string> second;
+  for (const std::string& name : Names(programs->at(1).sub_dags(0))) second.insert(name);
+  for (const char* name : {"running_mean", "running_var", "num_batches_tracked"}) {
+    EXPECT_TRUE(second.contains(absl::StrCat("layer1.0.bn1.", name))) << name;
+    EXPECT_FALSE(second.contains(absl::StrCat("bn1.", name))) << name;
+  }
+}
+
+TEST(InsertCodecs, ImagesAreSeenBySample) {
+  const v1::Graph graph = TwoBlocks();
+  for (const bool images : {true, false}) {
+    auto programs = Slice(graph, CutBefore(graph, images ? "layer2.0.add" : "fc"));
+    ASSERT_TRUE(programs.ok()) << programs.status();
+    ASSERT_TRUE(SetCodecs(PlanOf(R"(links { from: 0 to: 1 direction: Forward codec: "topk-0.1-int4" }
+                                    links { from: 1 to: 0 direction: Backward codec: "topk-0.1-int4" })"),
+                          *programs)
+                    .ok());
+    for (const v1::Edge& edge : programs->at(1).incoming()) EXPECT_EQ(edge.per_sample(), images);
+    const auto twin = InsertCodecs(graph, *programs);
+    ASSERT_TRUE(twin.ok()) << twin.status();
+    int codecs = 0;
+    for (const v1::Operator& op : twin->operators()) {
+      if (op.type() != "fusion.codec") continue;
+      ++codecs;
+      EXPECT_EQ(op.args_size(), images ? 3 : 2);
+      EXPECT_EQ(images && op.args(2).bool_(), images);
+    }
+    EXPECT_EQ(codecs, images ? 2 : 1);
+  }
+}
+
 TEST(InsertCodecs, RefusesAnEdgeWithTwoCodecs) {
   Tower tower;
   const v1::Graph graph = tower.Finish(tower.Mul("a", tower.input, tower.weight));

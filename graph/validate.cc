@@ -150,7 +150,8 @@ absl::Status CheckCompute(const v1::Operator& op, const Call::Resolve& resolve) 
 /// Checks operators in order, each against those before it.
 class Validator {
  public:
-  explicit Validator(const v1::Graph& graph) : graph_(graph), index_(graph), read_(graph.operators_size()) {}
+  explicit Validator(const v1::Graph& graph)
+      : graph_(graph), index_(graph), reads_(graph.operators_size()), writer_(graph.operators_size(), -1) {}
 
   absl::Status Run() {
     if (graph_.operators().empty()) return absl::InvalidArgumentError("graph has no operators");
@@ -161,9 +162,14 @@ class Validator {
       }
     }
     for (int i = 0; i < graph_.operators_size(); ++i) {
-      if (graph_.operators(i).kind() == v1::Operator::VARIABLE && !read_[i]) {
+      if (graph_.operators(i).kind() == v1::Operator::VARIABLE && reads_[i] == 0) {
         return absl::InvalidArgumentError(absl::StrCat("operators[", i, "] '", graph_.operators(i).name(),
                                                        "': nothing reads this variable"));
+      }
+      if (writer_[i] >= 0 && reads_[i] > 1) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "operators[", i, "] '", graph_.operators(i).name(), "': is read ", reads_[i], " times, but '",
+            graph_.operators(writer_[i]).name(), "' writes to it, so nothing else may read it"));
       }
     }
     return CheckLoss();
@@ -211,7 +217,7 @@ class Validator {
         return;
       }
       const int producer = index_.Find(ref.operator_());
-      read_[producer] = true;
+      ++reads_[producer];
       parametric = parametric || graph_.operators(producer).kind() == v1::Operator::VARIABLE;
     });
     if (!reads.ok()) return reads;
@@ -219,7 +225,29 @@ class Validator {
       return absl::InvalidArgumentError(parametric ? "reads a variable, so its kind must be PARAMETRIC"
                                                    : "reads no variable, so its kind must be NON_PARAMETRIC");
     }
-    return CheckCompute(op, [this, i](const v1::ValueRef& ref) { return Resolve(i, ref); });
+    auto status = CheckCompute(op, [this, i](const v1::ValueRef& ref) { return Resolve(i, ref); });
+    return status.ok() ? CheckWrites(i) : status;
+  }
+
+  /// What passes of an operator change must be its own.
+  absl::Status CheckWrites(int writer) {
+    const v1::Operator& op = graph_.operators(writer);
+    for (const v1::ValueRef& ref : op.counters()) {
+      const v1::TensorSpec& spec = **Resolve(writer, ref);
+      if (spec.dtype() == v1::INT64 && spec.shape().empty()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("counter '", ref.operator_(), "' must be int64[], not ", SpecText(spec)));
+    }
+    for (const v1::ValueRef& ref : WrittenVariables(op)) {
+      const int target = index_.Find(ref.operator_());
+      const v1::Operator& variable = graph_.operators(target);
+      if (variable.kind() != v1::Operator::VARIABLE || variable.variable().trainable()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("writes to '", ref.operator_(), "', which must be a variable with trainable false"));
+      }
+      writer_[target] = writer;
+    }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<const v1::TensorSpec*> Resolve(int reader, const v1::ValueRef& ref) const {
@@ -255,7 +283,8 @@ class Validator {
 
   const v1::Graph& graph_;
   const GraphIndex index_;
-  std::vector<bool> read_;
+  std::vector<int> reads_;
+  std::vector<int> writer_;  ///< of a variable: the operator whose passes change it, or -1
   absl::flat_hash_set<absl::string_view> tensor_names_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
+#include "graph/builder.h"
 #include "graph/families.h"
 #include "graph/graph_index.h"
 #include "graph/registry.h"
@@ -228,12 +229,97 @@ const Malformed kCases[] = {
      "'codec' must not be empty"},
 };
 
+v1::Graph Resnet() {
+  v1alpha1::Model model;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      "family: resnet config { blocks: 1 width: 4 classes: 3 image_size: 16 }", &model));
+  auto graph = BuildModel(model);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+/// Item `item` of the list that is argument `index`.
+v1::AffineInt& Item(v1::Graph& graph, const std::string& name, int index, int item) {
+  return *Op(graph, name).mutable_args(index)->mutable_ints()->mutable_items(item);
+}
+
+const Malformed kImageCases[] = {
+    {"stride of nothing", [](v1::Graph& g) { Item(g, "conv1", 3, 0).set_value(0); }, "'stride'"},
+    {"stride with the batch", [](v1::Graph& g) { Item(g, "conv1", 3, 1).set_times_batch(1); }, "'stride'"},
+    {"three paddings", [](v1::Graph& g) { Op(g, "conv1").mutable_args(4)->mutable_ints()->add_items(); },
+     "1 or 2 numbers, not 3"},
+    {"negative padding", [](v1::Graph& g) { Item(g, "conv1", 4, 0).set_value(-1); }, "'padding'"},
+    {"dilation beyond the image", [](v1::Graph& g) { Item(g, "conv1", 5, 0).set_value(int64_t{1} << 44); },
+     "does not fit into 16"},
+    {"groups that do not divide", [](v1::Graph& g) { *Op(g, "conv1").add_args() = Int(2); }, "2 groups"},
+    {"no groups", [](v1::Graph& g) { *Op(g, "conv1").add_args() = Int(0); }, "0 groups"},
+    {"images without height",
+     [](v1::Graph& g) { Op(g, "input").mutable_outputs(0)->mutable_shape()->RemoveLast(); },
+     "[samples, channels, height, width]"},
+    {"height that follows the batch",
+     [](v1::Graph& g) { Op(g, "input").mutable_outputs(0)->set_shape(2, -1); }, "constant channels"},
+    {"pool with too much padding", [](v1::Graph& g) { Item(g, "maxpool", 3, 0).set_value(2); },
+     "more than half"},
+    {"pool that is larger than the image", [](v1::Graph& g) { Item(g, "maxpool", 1, 0).set_value(99); },
+     "does not fit"},
+    {"average of nothing", [](v1::Graph& g) { Item(g, "avgpool", 1, 0).set_value(0); }, "'output_size'"},
+    {"flattened backwards", [](v1::Graph& g) { *Op(g, "flatten").add_args() = Int(0); },
+     "comes after 'end_dim'"},
+    {"trainable statistics",
+     [](v1::Graph& g) { Op(g, "bn1.running_mean").mutable_variable()->set_trainable(true); },
+     "writes to 'bn1.running_mean', which must be a variable with trainable false"},
+    {"computed statistics",
+     [](v1::Graph& g) { Op(g, "layer1.0.bn1").mutable_args(3)->mutable_value()->set_operator_("bn1.mean"); },
+     "unknown operator 'bn1.mean'"},
+    {"statistics of two operators",
+     [](v1::Graph& g) {
+       Op(g, "layer1.0.bn1").mutable_args(3)->mutable_value()->set_operator_("bn1.running_mean");
+     },
+     "is read 2 times, but"},
+    {"one tensor for both statistics",
+     [](v1::Graph& g) { Op(g, "bn1").mutable_args(4)->mutable_value()->set_operator_("bn1.running_mean"); },
+     "is read 2 times, but"},
+    {"statistics of another width",
+     [](v1::Graph& g) { Op(g, "bn1.running_var").mutable_outputs(0)->set_shape(0, 5); },
+     "'running_var' float32[5] do not fit"},
+    {"variance without mean", [](v1::Graph& g) { *Op(g, "bn1").mutable_args(3) = None(); },
+     "without the other"},
+    {"evaluation without statistics",
+     [](v1::Graph& g) {
+       *Op(g, "bn1").mutable_args(3) = None();
+       *Op(g, "bn1").mutable_args(4) = None();
+       *Op(g, "bn1").mutable_args(5) = Bool(false);
+     },
+     "must be given"},
+    {"counter that is no integer",
+     [](v1::Graph& g) { Op(g, "bn1.num_batches_tracked").mutable_outputs(0)->set_dtype(v1::FLOAT32); },
+     "counter 'bn1.num_batches_tracked' must be int64[]"},
+    {"counter of two operators",
+     [](v1::Graph& g) {
+       Op(g, "layer1.0.bn1").mutable_counters(0)->set_operator_("bn1.num_batches_tracked");
+     },
+     "is read 2 times, but"},
+    {"counter that is not there", [](v1::Graph& g) { Op(g, "bn1").mutable_counters(0)->set_operator_("c"); },
+     "unknown operator 'c'"},
+};
+
 TEST(ValidateGraph, AcceptsTheFamily) { EXPECT_TRUE(ValidateGraph(Mlp()).ok()) << ValidateGraph(Mlp()); }
 
 TEST(ValidateGraph, RefusesMalformedGraphsAndSaysWhy) {
   static_assert(std::size(kCases) >= 40);
   for (const Malformed& test : kCases) {
     v1::Graph graph = Mlp();
+    test.spoil(graph);
+    const absl::Status status = ValidateGraph(graph);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << test.name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.message)) << test.name;
+  }
+}
+
+TEST(ValidateGraph, RefusesMalformedImagesAndStatistics) {
+  ASSERT_TRUE(ValidateGraph(Resnet()).ok());
+  for (const Malformed& test : kImageCases) {
+    v1::Graph graph = Resnet();
     test.spoil(graph);
     const absl::Status status = ValidateGraph(graph);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << test.name;

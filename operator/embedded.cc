@@ -321,6 +321,7 @@ JobResult ControlPlane::ResultOf(const Current& current) {
     result.loss = number("loss");
     result.validation_loss = number("validationLoss");
   }
+  result.validation_accuracy = current.run.validation_accuracy;
   result.checkpoint = current.run.checkpoint;
   result.tasks = current.tasks;
   result.overrun_tasks = current.overrun_tasks;
@@ -434,6 +435,7 @@ json ResultJson(const JobResult& result) {
   if (result.validation_loss && std::isfinite(*result.validation_loss)) {
     object["validationLoss"] = *result.validation_loss;
   }
+  if (result.validation_accuracy) object["validationAccuracy"] = *result.validation_accuracy;
   return object;
 }
 

@@ -61,10 +61,11 @@ struct JobResult {
   int64_t step = 0;
   std::optional<double> loss;
   std::optional<double> validation_loss;
-  std::string checkpoint;     ///< folder; empty: none
-  std::string plan;           ///< file; empty: none was made
-  int64_t tasks = 0;          ///< emulated, in the whole run
-  int64_t overrun_tasks = 0;  ///< of them, longer in fact than emulated
+  std::optional<double> validation_accuracy;  ///< of a classification
+  std::string checkpoint;                     ///< folder; empty: none
+  std::string plan;                           ///< file; empty: none was made
+  int64_t tasks = 0;                          ///< emulated, in the whole run
+  int64_t overrun_tasks = 0;                  ///< of them, longer in fact than emulated
 };
 
 /// The object that `fusionctl run -o json` prints.

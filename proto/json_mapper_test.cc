@@ -269,7 +269,7 @@ TEST(ApplyDefaults, AsAnApiserverDoes) {
 TEST(CheckSupported, NamesWhatComesLater) {
   json job = Job();
   job["spec"]["suspend"] = true;
-  job["spec"]["model"]["family"] = "resnet";
+  job["spec"]["model"]["family"] = "bert";
   job["spec"]["placement"] = {{"backups", 0}};
   job["spec"]["communication"] = {{"expose", "PodIP"}, {"adaptive", true}};
   FusionJob message;

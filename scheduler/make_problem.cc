@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "graph/registry.h"
 #include "proto/validation.h"
 #include "scheduler/compnodes.h"
 #include "scheduler/planner.h"
@@ -61,6 +62,10 @@ absl::StatusOr<Problem> MakeProblem(const PlanRequest& request) {
   problem.recompute = problem.training && spec.training().recompute();
   problem.gpipe = spec.training().pipeline().schedule() == v1alpha1::Pipeline::GPipe;
   if (absl::Status status = SetBatch(spec, problem); !status.ok()) return status;
+  if (problem.training) {
+    absl::Status status = graph::CheckTrains(request.graph, spec.training().batch().micro());
+    if (!status.ok()) return status;
+  }
   if (absl::Status status = AddWorkload(request.graph, spec.training().batch().micro(), spec.training(),
                                         request.machine, problem);
       !status.ok()) {

@@ -79,6 +79,28 @@ TEST_F(PlannerTest, ThePlanSaysWhatIsPlanned) {
   }
 }
 
+TEST_F(PlannerTest, PlansImages) {
+  job_ = TwoSitesResnet();
+  const PlanResult result = Plan();
+  int64_t parameters = 0;
+  for (const graph::v1::PlannedStage& stage : result.plan.stages()) parameters += stage.parameters();
+  EXPECT_EQ(parameters, graph::ParameterCount(job_.graph));
+  auto programs = graph::Slice(job_.graph, graph::PlacementOf(result.plan));
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  EXPECT_TRUE(graph::SetCodecs(result.plan, *programs).ok());
+  EXPECT_LE(result.simulation.step_seconds, 1.1 * result.free_links.step_seconds + 1e-9);
+}
+
+TEST_F(PlannerTest, BatchNormOverOneValueIsRefused) {
+  job_ = TwoSitesResnet();
+  job_.spec.mutable_model()->mutable_config()->set_image_size(8);
+  job_.graph = *graph::BuildModel(job_.spec.model());
+  job_.spec.mutable_training()->mutable_batch()->set_micro(1);
+  EXPECT_THAT(Refusal(), HasSubstr("larger training.batch.micro"));
+  job_.spec.mutable_training()->mutable_batch()->set_micro(2);
+  Plan();
+}
+
 TEST_F(PlannerTest, TheSameTwice) { EXPECT_TRUE(MessageDifferencer::Equals(Plan().plan, Plan().plan)); }
 
 TEST_F(PlannerTest, APlanComesBackAsItWas) {

@@ -45,6 +45,19 @@ inline v1alpha1::Compnode SiteNode(const std::string& name, const std::string& s
       name, site, other, flops));
 }
 
+inline TestJob TwoSites();
+
+/// ResNet-18 on small images, over the same compnodes.
+inline TestJob TwoSitesResnet() {
+  TestJob job = TwoSites();
+  job.spec = FromText<v1alpha1::FusionJobSpec>(
+      R"(model { family: resnet config { depth: 18 width: 16 classes: 10 image_size: 32 stem: small } }
+         data { kind: images uri: "images" }
+         training { steps: 200 batch { global: 32 micro: 4 } seed: 1 optimizer { type: SGD momentum: 0.9 } })");
+  job.graph = *graph::BuildModel(job.spec.model());
+  return job;
+}
+
 /// Compnodes in file order a1 b1 a2 b2 a3 b3, so that a chain in file order crosses between the sites five
 /// times.
 inline TestJob TwoSites() {

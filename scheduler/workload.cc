@@ -43,6 +43,7 @@ class Estimator {
         problem_(problem),
         index_(graph),
         carries_gradient_(graph::CarriesGradient(graph)),
+        holds_images_(graph::HoldsImages(graph)),
         kept_output_bytes_(graph::KeptOutputBytes(graph, samples)),
         operator_of_(graph.operators_size(), -1) {}
 
@@ -134,7 +135,7 @@ class Estimator {
       Value& value = problem_.values.emplace_back();
       value.producer = operator_of_[producer];
       value.bytes = graph::BytesOf(spec, samples_);
-      value.layout = codec::LayoutOf(graph::ShapeOf(spec, samples_));
+      value.layout = codec::LayoutOf(graph::ShapeOf(spec, samples_), holds_images_[producer]);
       value.floating = graph::IsFloating(spec.dtype());
       value.kept = kept_output_bytes_[producer] > 0;
       value.differentiable = value.floating && carries_gradient_[producer];
@@ -150,6 +151,7 @@ class Estimator {
   Problem& problem_;
   const graph::GraphIndex index_;
   const std::vector<bool> carries_gradient_;     ///< by graph operator
+  const std::vector<bool> holds_images_;         ///< by graph operator
   const std::vector<double> kept_output_bytes_;  ///< by graph operator
   std::vector<int> operator_of_;                 ///< Problem's index by the graph's, -1 for variables
   std::map<std::pair<int, int>, int> value_of_;  ///< by (graph operator, output)

@@ -97,6 +97,29 @@ TEST(WorkloadTest, ValuesKnowWhatTravels) {
   EXPECT_TRUE(seen_input && seen_activation);
 }
 
+TEST(WorkloadTest, ImagesTravelBySample) {
+  const TestJob job = TwoSitesResnet();
+  const Problem problem = *MakeProblem(job.request());
+  const int block = OperatorNamed(problem, "layer2.1.relu.1");
+  const int flat = OperatorNamed(problem, "flatten");
+  int seen = 0;
+  for (const Value& value : problem.values) {
+    if (value.producer != block && value.producer != flat) continue;
+    ++seen;
+    EXPECT_EQ(value.layout.rows, 4);
+    EXPECT_EQ(value.layout.columns, value.producer == block ? 32 * 16 * 16 : 128);
+  }
+  EXPECT_EQ(seen, 2);
+  int64_t parameters = 0;
+  int64_t bytes = 0;
+  for (const auto& op : problem.operators) {
+    parameters += op.parameters;
+    bytes += op.variable_bytes;
+  }
+  EXPECT_EQ(parameters, graph::ParameterCount(job.graph)) << "statistics are no parameters";
+  EXPECT_GT(bytes, parameters * 4) << "but they take memory";
+}
+
 TEST(WorkloadTest, MeasuredSecondsReplaceTheFormula) {
   TestJob job = TwoSites();
   int index = -1;

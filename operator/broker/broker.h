@@ -37,16 +37,17 @@ struct RunStatus {
   RunPhase phase = RunPhase::kRegistering;
   int stages = 0;
   int stages_ready = 0;
-  int64_t steps = 0;                      ///< to do
-  StepRecord last_step;                   ///< step 0: none yet
-  std::optional<double> validation_loss;  ///< the newest
-  std::string clusters;                   ///< as in RunSpec
-  std::string checkpoint;                 ///< folder of the newest; empty: none
-  int64_t resumed_step = 0;               ///< the run goes on after this step; 0: from the beginning
-  std::vector<std::string> notes;         ///< for people: what was resumed, skipped or left out
-  int64_t nonfinite_step = 0;             ///< first step whose loss was not finite; 0: none
-  std::string reason;                     ///< of a failure: one word in CamelCase
-  std::string message;                    ///< of a failure: the stage, its compnode, and what happened
+  int64_t steps = 0;                          ///< to do
+  StepRecord last_step;                       ///< step 0: none yet
+  std::optional<double> validation_loss;      ///< the newest
+  std::optional<double> validation_accuracy;  ///< the newest; of a classification
+  std::string clusters;                       ///< as in RunSpec
+  std::string checkpoint;                     ///< folder of the newest; empty: none
+  int64_t resumed_step = 0;                   ///< the run goes on after this step; 0: from the beginning
+  std::vector<std::string> notes;             ///< for people: what was resumed, skipped or left out
+  int64_t nonfinite_step = 0;                 ///< first step whose loss was not finite; 0: none
+  std::string reason;                         ///< of a failure: one word in CamelCase
+  std::string message;                        ///< of a failure: the stage, its compnode, and what happened
 };
 
 /// Called from one thread of the broker's, in the order of events; must not block for long, nor call the

@@ -205,6 +205,7 @@ void RunProtocol::OnStep(int index, const wire::v1::StepReport& report, Instant 
 
 void RunProtocol::OnValidation(const wire::v1::ValidationReport& report, RunOutputs& outputs) {
   status_.validation_loss = report.loss();
+  if (report.has_accuracy()) status_.validation_accuracy = report.accuracy();
   evaluated_ = true;
   TakeSteps(aggregator_.Add(report), outputs);
   FinishIfComplete(outputs);

@@ -21,6 +21,7 @@ std::string MetricsLine(const StepRecord& record) {
   line["step"] = record.step;
   if (record.loss) SetFinite(line, "loss", *record.loss);
   if (record.validation_loss) SetFinite(line, "validationLoss", *record.validation_loss);
+  if (record.validation_accuracy) SetFinite(line, "validationAccuracy", *record.validation_accuracy);
   if (record.learning_rate) SetFinite(line, "learningRate", *record.learning_rate);
   SetFinite(line, "gradientNorm", record.gradient_norm);
   SetFinite(line, "samplesPerSecond", record.samples_per_second);
@@ -56,7 +57,7 @@ std::vector<StepRecord> StepAggregator::Add(const wire::v1::StepReport& report) 
 }
 
 std::vector<StepRecord> StepAggregator::Add(const wire::v1::ValidationReport& report) {
-  validations_[report.step()] = report.loss();
+  validations_[report.step()] = report;
   return TakeComplete();
 }
 
@@ -69,7 +70,8 @@ std::vector<StepRecord> StepAggregator::TakeComplete() {
     if (shape_.ValidatesAfter(next_) && validation == validations_.end()) break;
     StepRecord record = Join(next_, reports->second);
     if (validation != validations_.end()) {
-      record.validation_loss = validation->second;
+      record.validation_loss = validation->second.loss();
+      if (validation->second.has_accuracy()) record.validation_accuracy = validation->second.accuracy();
       validations_.erase(validation);
     }
     records.push_back(std::move(record));

@@ -34,7 +34,8 @@ struct StageRecord {
 struct StepRecord {
   int64_t step = 0;
   std::optional<double> loss;
-  std::optional<double> validation_loss;  ///< on the steps that have a validation
+  std::optional<double> validation_loss;      ///< on the steps that have a validation
+  std::optional<double> validation_accuracy;  ///< of a classification
   std::optional<double> learning_rate;
   double gradient_norm = 0;
   double step_seconds = 0;
@@ -74,8 +75,8 @@ class StepAggregator {
 
   const RunShape shape_;
   std::map<int64_t, std::map<int, wire::v1::StepReport>>
-      reports_;                            ///< by step and stage, of steps not complete
-  std::map<int64_t, double> validations_;  ///< by step, not yet joined
+      reports_;                                                ///< by step and stage, of steps not complete
+  std::map<int64_t, wire::v1::ValidationReport> validations_;  ///< by step, not yet joined
   int64_t next_ = 1;
   int64_t last_end_ns_ = 0;  ///< of the last complete step
 };

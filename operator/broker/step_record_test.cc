@@ -86,6 +86,23 @@ TEST(StepAggregatorTest, AStepWaitsForItsValidationAndKeepsTheOrder) {
   EXPECT_EQ(records[1].validation_loss, 0.5);
 }
 
+TEST(StepAggregatorTest, AClassificationHasAnAccuracy) {
+  RunShape shape = Shape(1, 2);
+  shape.validates = true;
+  shape.validate_every = 1;
+  StepAggregator aggregator(shape);
+  wire::v1::ValidationReport validation = Validated(1, 0.5);
+  validation.set_accuracy(0.875);
+  EXPECT_TRUE(aggregator.Add(Report(0, 1, 0, 1)).empty());
+  const auto first = aggregator.Add(validation);
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(json::parse(MetricsLine(first[0]))["validationAccuracy"], 0.875);
+  EXPECT_TRUE(aggregator.Add(Report(0, 2, 1, 2)).empty());
+  const auto second = aggregator.Add(Validated(2, 0.5));
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_FALSE(json::parse(MetricsLine(second[0])).contains("validationAccuracy"));
+}
+
 TEST(MetricsLineTest, HasTheFieldsOfTheFormat) {
   StepRecord record;
   record.step = 7;

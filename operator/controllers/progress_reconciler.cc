@@ -29,6 +29,7 @@ json ProgressFields(const RunStatus& run) {
     display["loss"] = absl::StrFormat("%.4g", *last.loss);
   }
   if (run.validation_loss) SetFinite(progress, "validationLoss", *run.validation_loss);
+  if (run.validation_accuracy) SetFinite(progress, "validationAccuracy", *run.validation_accuracy);
   if (last.step > 0) {
     SetFinite(progress, "samplesPerSecond", last.samples_per_second);
     if (last.tokens_per_second > 0) SetFinite(progress, "tokensPerSecond", last.tokens_per_second);

@@ -89,8 +89,37 @@ spec:
          Compnodes(compnodes);
 }
 
+std::string ResnetJob(int compnodes) {
+  return R"(apiVersion: fusion.dev/v1alpha1
+kind: FusionJob
+metadata: {name: job}
+spec:
+  model: {family: resnet, config: {blocks: [1, 1], width: 4, classes: 3, imageSize: 6, channels: 1, stem: small}}
+  data: {kind: images, uri: images.csv}
+  training:
+    steps: 50
+    batch: {global: 16, micro: 4}
+    seed: 3
+    optimizer: {type: SGD, learningRate: 5e-2, momentum: 0.9}
+  communication: {compression: {type: None}}
+)" + Compnodes(compnodes);
+}
+
+std::string JobOf(const std::string& family, int compnodes) {
+  return family == "gpt2"     ? Gpt2Job(compnodes)
+         : family == "resnet" ? ResnetJob(compnodes)
+                              : MlpJob(compnodes);
+}
+
 void WriteData(const ScratchFolder& folder) {
   std::mt19937 random(7);
+  std::string images;
+  for (int i = 0; i < 200; ++i) {
+    for (int pixel = 0; pixel < 36; ++pixel)
+      images += std::to_string(random() % 3 + pixel / 12 * (i % 3)) + ",";
+    images += std::to_string(i % 3) + "\n";
+  }
+  testing::WriteFile(folder / "images.csv", images);
   std::string text;
   for (int i = 0; i < 20000; ++i) {
     text += i % 50 == 49 ? std::string("\n%\n") : std::string(1, static_cast<char>('a' + random() % 26));
@@ -154,10 +183,8 @@ class Cuts : public ::testing::TestWithParam<std::string> {};
 TEST_P(Cuts, EveryCutGivesTheBitsOfTheUncutRun) {
   ScratchFolder folder;
   WriteData(folder);
-  const std::string job = GetParam() == "gpt2" ? Gpt2Job(4) : MlpJob(4);
-  testing::WriteFile(folder / "job.yaml", job);
-  const std::string single = GetParam() == "gpt2" ? Gpt2Job(1) : MlpJob(1);
-  testing::WriteFile(folder / "single.yaml", single);
+  testing::WriteFile(folder / "job.yaml", JobOf(GetParam(), 4));
+  testing::WriteFile(folder / "single.yaml", JobOf(GetParam(), 1));
 
   const ProcessResult planned = testing::Run(
       {kFusionctl, "plan", "-f", folder / "single.yaml", "-o", "json", "--workdir", folder / "plan"},
@@ -173,6 +200,9 @@ TEST_P(Cuts, EveryCutGivesTheBitsOfTheUncutRun) {
   const std::vector<std::string> expected = Losses(folder / "uncut/job/metrics.jsonl");
   ASSERT_EQ(expected.size(), 50u);
   EXPECT_NE(expected.front(), expected.back());
+  const std::string model_path = "/job/checkpoints/step-50/model.safetensors";
+  const std::string model = testing::ReadFile(folder / ("uncut" + model_path));
+  ASSERT_FALSE(model.empty());
 
   std::mt19937 random(11);
   // (segments, stages): two, three and four stages, and four segments on two stages, so that each holds two
@@ -186,6 +216,8 @@ TEST_P(Cuts, EveryCutGivesTheBitsOfTheUncutRun) {
                                            folder.path(), std::chrono::seconds(240));
     ASSERT_EQ(run.exit_code, 0) << run.err;
     EXPECT_EQ(Losses(folder / (name + "/job/metrics.jsonl")), expected);
+    EXPECT_TRUE(testing::ReadFile(folder / (name + model_path)) == model)
+        << "parameters or statistics differ";
   }
 }
 
@@ -245,7 +277,7 @@ TEST_P(BertCuts, TrainsAndEvaluatesWithTheBitsOfTheUncutRun) {
 INSTANTIATE_TEST_SUITE_P(Towers, BertCuts, ::testing::Values(1, 2),
                          [](const auto& info) { return info.param == 2 ? "Pairs" : "MaskedTokens"; });
 
-INSTANTIATE_TEST_SUITE_P(Families, Cuts, ::testing::Values("mlp", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(Families, Cuts, ::testing::Values("mlp", "gpt2", "resnet"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

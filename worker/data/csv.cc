@@ -1,5 +1,6 @@
 #include "worker/data/csv.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -78,8 +79,7 @@ absl::Status CheckHeader(const std::vector<std::string>& names, int64_t line) {
 
 absl::Status AppendRow(const std::vector<std::string>& cells, int64_t line, NumberTable& table) {
   if (cells.size() != table.columns.size()) {
-    return AtLine(
-        line, absl::StrCat(cells.size(), " cells where the header has ", table.columns.size(), " columns"));
+    return AtLine(line, absl::StrCat(cells.size(), " cells where the first line has ", table.columns.size()));
   }
   for (size_t i = 0; i < cells.size(); ++i) {
     double number = 0;
@@ -94,9 +94,23 @@ absl::Status AppendRow(const std::vector<std::string>& cells, int64_t line, Numb
   return absl::OkStatus();
 }
 
+bool HasNumber(const std::vector<std::string>& cells) {
+  double number = 0;
+  return std::any_of(cells.begin(), cells.end(),
+                     [&number](const std::string& cell) { return absl::SimpleAtod(cell, &number); });
+}
+
+std::vector<std::string> NumberedColumns(size_t count) {
+  std::vector<std::string> names;
+  for (size_t i = 1; i <= count; ++i) {
+    names.push_back(absl::StrCat(i));
+  }
+  return names;
+}
+
 }  // namespace
 
-absl::StatusOr<NumberTable> ParseCsv(absl::string_view text) {
+absl::StatusOr<NumberTable> ParseCsv(absl::string_view text, CsvHeader header) {
   absl::ConsumePrefix(&text, "\xef\xbb\xbf");
   if (const size_t zero = text.find('\0'); zero != absl::string_view::npos) {
     return absl::InvalidArgumentError(
@@ -115,17 +129,22 @@ absl::StatusOr<NumberTable> ParseCsv(absl::string_view text) {
     if (!cells.ok()) {
       return AtLine(number, cells.status().message());
     }
-    const bool header = table.columns.empty();
-    const absl::Status status = header ? CheckHeader(*cells, number) : AppendRow(*cells, number, table);
+    const bool first = table.columns.empty();
+    if (first && header == CsvHeader::kOptional && HasNumber(*cells)) {
+      table.columns = NumberedColumns(cells->size());
+    }
+    const bool is_header = table.columns.empty();
+    const absl::Status status = is_header ? CheckHeader(*cells, number) : AppendRow(*cells, number, table);
     if (!status.ok()) {
       return status;
     }
-    if (header) {
+    if (is_header) {
       table.columns = *std::move(cells);
     }
   }
   if (table.columns.empty()) {
-    return absl::InvalidArgumentError("no header: the file is empty");
+    return absl::InvalidArgumentError(header == CsvHeader::kRequired ? "no header: the file is empty"
+                                                                     : "the file is empty");
   }
   if (table.rows == 0) {
     return absl::InvalidArgumentError("a header but no rows");

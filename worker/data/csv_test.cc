@@ -22,6 +22,19 @@ TEST(ParseCsv, ReadsNumbersQuotesBothLineEndsAndAByteOrderMark) {
   EXPECT_THAT(table->lines, ElementsAre(2, 4));
 }
 
+TEST(ParseCsv, AHeaderMayBeOptional) {
+  const auto bare = ParseCsv("1,2\n3,4\n", CsvHeader::kOptional);
+  ASSERT_TRUE(bare.ok()) << bare.status();
+  EXPECT_EQ(bare->rows, 2);
+  EXPECT_THAT(bare->columns, ElementsAre("1", "2"));
+  EXPECT_THAT(bare->lines, ElementsAre(1, 2));
+  const auto named = ParseCsv("a,b\n3,4\n", CsvHeader::kOptional);
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->rows, 1);
+  const auto half = ParseCsv("a,2\n3,4\n", CsvHeader::kOptional);
+  EXPECT_THAT(std::string(half.status().message()), HasSubstr("line 1: column 1 ('1'): 'a' is not a finite"));
+}
+
 struct BadCsv {
   std::string text;
   std::string message;
@@ -41,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(BadCsv{"", "the file is empty"}, BadCsv{"\n \n", "the file is empty"},
                       BadCsv{"a,b\n", "no rows"},
                       BadCsv{std::string("a,b\n1,\0\n", 8), "zero byte at offset 6"},
-                      BadCsv{"a,b\n1,2\n3\n", "line 3: 1 cells where the header has 2 columns"},
+                      BadCsv{"a,b\n1,2\n3\n", "line 3: 1 cells where the first line has 2"},
                       BadCsv{"a,b\n1,2,3\n", "line 2: 3 cells"},
                       BadCsv{"a,b\n1,x\n", "line 2: column 2 ('b'): 'x' is not a finite number"},
                       BadCsv{"a,b\n1,\n", "column 2 ('b'): '' is not"},

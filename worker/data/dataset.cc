@@ -14,6 +14,8 @@ using v1alpha1::ModelConfig;
 
 constexpr double kDefaultValidationFraction = 0.05;
 constexpr int64_t kDefaultValidationBatches = 20;
+constexpr int64_t kDefaultChannels = 3;  // of resnet
+constexpr int64_t kDefaultImageSize = 224;
 
 absl::Status Missing(absl::string_view kind, absl::string_view fields) {
   return absl::InvalidArgumentError(
@@ -101,6 +103,15 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const FusionJobSpec& spec,
                                  .inputs = config.inputs(),
                                  .outputs = config.outputs(),
                                  .class_labels = ClassLabels(spec.model())});
+    case Data::images:
+      if (!config.has_classes()) {
+        return Missing("images", "classes");
+      }
+      return OpenImages(options,
+                        {.channels = config.has_channels() ? config.channels() : kDefaultChannels,
+                         .image_size = config.has_image_size() ? config.image_size() : kDefaultImageSize,
+                         .classes = config.classes(),
+                         .scale = data.has_scale() ? data.scale() : 1});
     default:
       return absl::UnimplementedError(
           absl::StrCat("data.kind ", Data::Kind_Name(data.kind()), " is not supported yet"));

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "fusion/v1alpha1/api.pb.h"
 #include "worker/tensor.h"
 
@@ -99,6 +100,24 @@ struct TableOptions {
 /// evenly over the validation part. input = float32 [B, inputs]; label = float32 [B, outputs], or int64 [B]
 /// of classes. Errors name line and column.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTable(const DatasetOptions& options, const TableOptions& table);
+
+struct ImageOptions {
+  int64_t channels = 0;
+  int64_t image_size = 0;  ///< height and width
+  int64_t classes = 0;
+  double scale = 1;  ///< factor of the pixels
+
+  int64_t pixels() const { return channels * image_size * image_size; }
+};
+
+/// CSV, or gzip of it, with or without a header: a row is the pixels of an image, by channel, row and column,
+/// then its class. Batches are chosen as a table's. input = float32 [B, channels, imageSize, imageSize];
+/// label = int64 [B]. Errors name line and column.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenImages(const DatasetOptions& options,
+                                                    const ImageOptions& images);
+/// The same from a file's bytes, which may be any.
+absl::StatusOr<std::unique_ptr<Dataset>> ParseImages(absl::string_view bytes, const DatasetOptions& options,
+                                                     const ImageOptions& images);
 
 /// The dataset of `spec.data`, with relative paths seen from `base_directory`. Errors name the field.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1alpha1::FusionJobSpec& spec,

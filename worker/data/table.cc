@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "worker/data/csv.h"
 #include "worker/data/dataset.h"
-#include "worker/data/sampling.h"
+#include "worker/data/row_order.h"
 #include "worker/mapped_file.h"
 
 namespace fusion::worker {
@@ -15,8 +15,7 @@ namespace {
 
 class TableDataset : public Dataset {
  public:
-  TableDataset(const DatasetOptions& options, int64_t training_rows, int64_t validation_rows)
-      : options_(options), training_rows_(training_rows), validation_rows_(validation_rows) {}
+  explicit TableDataset(RowOrder order) : order_(std::move(order)) {}
 
   Tensor Read(Placeholder placeholder, const BatchSlice& slice) const override {
     if (placeholder == Placeholder::kInput) {
@@ -28,7 +27,7 @@ class TableDataset : public Dataset {
     Tensor tensor = AllocateTensor(graph::v1::INT64, {slice.count});
     auto* out = reinterpret_cast<int64_t*>(tensor.data.get());
     for (int64_t i = 0; i < slice.count; ++i) {
-      out[i] = classes[static_cast<size_t>(Row(slice, slice.first + i))];
+      out[i] = classes[static_cast<size_t>(order_.Row(slice, slice.first + i))];
     }
     return tensor;
   }
@@ -42,32 +41,17 @@ class TableDataset : public Dataset {
   std::vector<int64_t> classes;  ///< of a classification
 
  private:
-  int64_t Row(const BatchSlice& slice, int64_t sample) const {
-    const auto index = static_cast<uint64_t>(
-        (slice.training ? slice.batch - 1 : slice.batch) * options_.global_batch + sample);
-    if (slice.training) {
-      const auto rows = static_cast<uint64_t>(training_rows_);
-      return static_cast<int64_t>(
-          Permute(index % rows, rows, static_cast<uint64_t>(options_.seed), index / rows));
-    }
-    const auto all = static_cast<uint64_t>(options_.validation_batches * options_.global_batch);
-    return training_rows_ +
-           static_cast<int64_t>(EvenlySpread(index, all, static_cast<uint64_t>(validation_rows_)));
-  }
-
   Tensor Gather(const Columns& columns, const BatchSlice& slice) const {
     Tensor tensor = AllocateTensor(graph::v1::FLOAT32, {slice.count, columns.count});
     float* out = tensor.mutable_floats().data();
     for (int64_t i = 0; i < slice.count; ++i) {
-      const float* row = columns.values.data() + Row(slice, slice.first + i) * columns.count;
+      const float* row = columns.values.data() + order_.Row(slice, slice.first + i) * columns.count;
       out = std::copy(row, row + columns.count, out);
     }
     return tensor;
   }
 
-  const DatasetOptions options_;
-  const int64_t training_rows_;
-  const int64_t validation_rows_;
+  const RowOrder order_;
 };
 
 // Which columns are inputs and which are targets.
@@ -167,14 +151,12 @@ absl::StatusOr<std::unique_ptr<Dataset>> FromNumbers(const DatasetOptions& optio
   if (!roles.ok()) {
     return roles.status();
   }
-  const auto validation =
-      static_cast<int64_t>(static_cast<double>(numbers.rows) * options.validation_fraction);
-  if (options.validation_batches > 0 && validation == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("the validation part of ", numbers.rows,
-                                                   " rows is empty; raise data.validationFraction"));
+  auto order = RowOrder::Create(options, numbers.rows);
+  if (!order.ok()) {
+    return order.status();
   }
-  const int64_t training = numbers.rows - validation;
-  auto dataset = std::make_unique<TableDataset>(options, training, validation);
+  const int64_t training = order->training_rows();
+  auto dataset = std::make_unique<TableDataset>(*std::move(order));
   auto inputs = Select(numbers, roles->inputs, table.standardize, training);
   if (!inputs.ok()) {
     return inputs.status();

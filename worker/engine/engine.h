@@ -50,6 +50,9 @@ struct EdgeTensor {
 struct ForwardResult {
   std::vector<EdgeTensor> outputs;  ///< one for each outgoing edge of the sub-DAG, by edge id
   std::optional<double> loss;       ///< the micro-batch's loss, of the sub-DAG that computes it
+  /// Of an evaluation pass whose loss is aten.cross_entropy_loss with one class a sample: samples whose class
+  /// has the highest score.
+  std::optional<int64_t> correct;
 };
 
 struct VariableInfo {

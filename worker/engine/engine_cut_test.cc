@@ -273,6 +273,15 @@ TEST(EngineCutTest, TowersOnTwoCompnodesAreBitEqual) {
   }
 }
 
+TEST(EngineCutTest, ResnetIsBitEqualWithItsStatistics) {
+  const v1alpha1::Model basic = SmallResnet(false, v1alpha1::ModelConfig::imagenet);
+  constexpr int kImageCuts = 16;
+  CheckRandomCuts(basic, *graph::BuildModel(basic), kImageCuts);
+  const v1alpha1::Model bottleneck = SmallResnet(true, v1alpha1::ModelConfig::small);
+  const Coverage coverage = CheckRandomCuts(bottleneck, *graph::BuildModel(bottleneck), kImageCuts);
+  EXPECT_GT(coverage.edges_over_several_sub_dags, 0) << "no shortcut was cut";
+}
+
 // Values with up to seven readers and a weight with three, where the order of sums shows.
 graph::v1::Graph FanOutGraph(const v1alpha1::ModelConfig& sizes) {
   using graph::Read;

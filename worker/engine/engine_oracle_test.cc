@@ -52,6 +52,7 @@ struct Comparison {
   v1alpha1::Training training;
   bool decay_biases = true;
   bool bit_equal = true;
+  bool evaluate = false;  ///< compare the loss in evaluation mode after each step too
   std::optional<double> bias_learning_rate = {};
   std::function<double(int64_t step)> factor = [](int64_t) { return 1.0; };  ///< wanted of the schedule
 };
@@ -127,6 +128,11 @@ void CompareWithOracle(const Comparison& comparison) {
       clipped += norm > max_norm ? 1 : 0;
     }
     oracle->Update(comparison.factor(step));
+    if (comparison.evaluate) {
+      const absl::StatusOr<double> evaluated = (*run)->Evaluate(step, 3, batches.front());
+      ASSERT_TRUE(evaluated.ok()) << evaluated.status();
+      ASSERT_EQ(*evaluated, oracle->Evaluate(oracle_batches.front())) << "step " << step;
+    }
     if (comparison.training.has_gradient_clipping()) {
       const std::map<std::string, Tensor> wanted = oracle->Parameters();
       const std::map<std::string, Tensor> values = *(*run)->Variables();
@@ -181,6 +187,20 @@ TEST(EngineOracleTest, ParameterGroupsOverrideTheOptimizer) {
   CompareWithOracle(
       {.model = SmallMlp(v1alpha1::Loss::MeanSquaredError), .training = training, .decay_biases = false});
 }
+
+// BatchNorm's statistics, and evaluation by them, too.
+void CompareResnet(bool bottleneck, v1alpha1::ModelConfig::Stem stem) {
+  v1alpha1::Training training;
+  training.mutable_optimizer()->set_type(v1alpha1::Optimizer::SGD);
+  training.mutable_optimizer()->set_learning_rate(0.02);
+  training.mutable_optimizer()->set_momentum(0.9);
+  training.mutable_optimizer()->set_weight_decay(1e-4);
+  CompareWithOracle({.model = SmallResnet(bottleneck, stem), .training = training, .evaluate = true});
+}
+
+TEST(EngineOracleTest, ResnetWithBasicBlocks) { CompareResnet(false, v1alpha1::ModelConfig::imagenet); }
+
+TEST(EngineOracleTest, ResnetWithBottlenecks) { CompareResnet(true, v1alpha1::ModelConfig::small); }
 
 // PyTorch's own rule: LambdaLR sets each group's rate to its initial one times the factor, before the step.
 TEST(EngineOracleTest, LearningRateScheduleOfTwoGroups) {

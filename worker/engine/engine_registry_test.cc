@@ -75,6 +75,22 @@ int64_t PeakAfterForwards(const graph::v1::Graph& graph, int passes, int64_t sam
 }
 
 /// One more micro-batch in flight costs what its operators save and the outputs that they keep.
+void CheckKept(const v1alpha1::Model& model) {
+  const auto graph = graph::BuildModel(model);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  constexpr int64_t kSamples = 8;
+  double predicted = 0;
+  const std::vector<double> kept = graph::KeptOutputBytes(*graph, kSamples);
+  for (int i = 0; i < graph->operators_size(); ++i) {
+    const auto cost = graph::CostOf(*graph, i, kSamples);
+    ASSERT_TRUE(cost.ok());
+    predicted += cost->saved_bytes + kept[i];
+  }
+  const double measured =
+      static_cast<double>(PeakAfterForwards(*graph, 6, kSamples) - PeakAfterForwards(*graph, 5, kSamples));
+  EXPECT_NEAR(measured / predicted, 1, 0.01) << "measured " << measured << ", predicted " << predicted;
+}
+
 TEST(EngineRegistry, KeepsWhatTheRegistrySays) {
   std::vector<std::pair<std::string, v1alpha1::Model>> models;
   for (const double dropout : {0.0, 0.1}) {
@@ -83,22 +99,18 @@ TEST(EngineRegistry, KeepsWhatTheRegistrySays) {
     models.emplace_back("towers", SmallBert(2, dropout));
   }
   for (auto& [name, model] : models) {
+    SCOPED_TRACE(absl::StrCat(name, " with dropout ", model.config().dropout()));
     model.mutable_config()->set_width(64);
     model.mutable_config()->set_context(32);
-    const auto graph = graph::BuildModel(model);
-    ASSERT_TRUE(graph.ok()) << graph.status();
-    constexpr int64_t kSamples = 8;
-    double predicted = 0;
-    const std::vector<double> kept = graph::KeptOutputBytes(*graph, kSamples);
-    for (int i = 0; i < graph->operators_size(); ++i) {
-      const auto cost = graph::CostOf(*graph, i, kSamples);
-      ASSERT_TRUE(cost.ok());
-      predicted += cost->saved_bytes + kept[i];
-    }
-    const double measured =
-        static_cast<double>(PeakAfterForwards(*graph, 6, kSamples) - PeakAfterForwards(*graph, 5, kSamples));
-    EXPECT_NEAR(measured / predicted, 1, 0.01) << name << " with dropout " << model.config().dropout()
-                                               << ": measured " << measured << ", predicted " << predicted;
+    CheckKept(model);
+  }
+  for (const bool bottleneck : {false, true}) {
+    SCOPED_TRACE(bottleneck);
+    v1alpha1::Model model = SmallResnet(bottleneck, v1alpha1::ModelConfig::imagenet);
+    model.mutable_config()->set_width(16);
+    model.mutable_config()->set_image_size(64);
+    model.mutable_config()->set_classes(10);
+    CheckKept(model);
   }
 }
 

@@ -313,6 +313,91 @@ TEST(EngineTest, RecomputeUpdatesBuffersOnce) {
   EXPECT_TRUE(BitEqual(gradients[0], gradients[1]));
 }
 
+std::vector<float> Floats(const Tensor& tensor) { return {tensor.floats().begin(), tensor.floats().end()}; }
+
+int64_t Counted(const Engine& engine, const std::string& name) {
+  const absl::StatusOr<Tensor> value = engine.ReadVariable(name);
+  EXPECT_TRUE(value.ok()) << value.status();
+  return value.ok() ? *reinterpret_cast<const int64_t*>(value->data.get()) : -1;
+}
+
+TEST(EngineTest, BatchNormStatisticsFollowTrainingPassesOnly) {
+  const v1alpha1::Model model = SmallResnet(false, v1alpha1::ModelConfig::small);
+  const auto run = InProcessRun::Create({WholeProgram(*graph::BuildModel(model))}, {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  Engine& engine = (*run)->engine(0);
+  const std::vector<MicroBatch> batches = BatchesFor(model, 1);
+  ASSERT_EQ(batches.size(), 3U);
+  EXPECT_EQ(Floats(*engine.ReadVariable("bn1.running_mean")), (std::vector<float>{0, 0, 0}));
+  EXPECT_EQ(Floats(*engine.ReadVariable("bn1.running_var")), (std::vector<float>{1, 1, 1}));
+  ASSERT_TRUE((*run)->Evaluate(1, 3, batches[0]).ok());
+  EXPECT_EQ(Counted(engine, "bn1.num_batches_tracked"), 0);
+  EXPECT_EQ(Floats(*engine.ReadVariable("bn1.running_mean")), (std::vector<float>{0, 0, 0}));
+
+  ASSERT_TRUE((*run)->ForwardBackward(1, batches).ok());
+  ASSERT_TRUE((*run)->Update(1).ok());
+  EXPECT_EQ(Counted(engine, "bn1.num_batches_tracked"), 3) << "one a micro-batch";
+  EXPECT_EQ(Counted(engine, "layer2.1.bn2.num_batches_tracked"), 3);
+  const Tensor mean = *engine.ReadVariable("bn1.running_mean");
+  EXPECT_NE(mean.floats()[0], 0);
+  const absl::StatusOr<double> first = (*run)->Evaluate(1, 3, batches[0]);
+  const absl::StatusOr<double> second = (*run)->Evaluate(1, 4, batches[0]);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(*first, *second);
+  EXPECT_TRUE(BitEqual(*engine.ReadVariable("bn1.running_mean"), mean));
+  for (const VariableInfo& variable : engine.Variables()) {
+    const bool buffer = variable.name.find("running_") != std::string::npos ||
+                        variable.name.find("num_batches") != std::string::npos;
+    EXPECT_EQ(variable.trainable, !buffer) << variable.name;
+  }
+}
+
+TEST(EngineTest, AStepThatIsNotTakenLeavesTheStatistics) {
+  const v1alpha1::Model model = SmallResnet(false, v1alpha1::ModelConfig::small);
+  const auto run = InProcessRun::Create({WholeProgram(*graph::BuildModel(model))}, {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  Engine& engine = (*run)->engine(0);
+  ASSERT_TRUE((*run)->ForwardBackward(1, BatchesFor(model, 1)).ok());
+  ASSERT_TRUE((*run)->Update(1).ok());
+  const std::map<std::string, Tensor> before = *(*run)->Variables();
+  std::vector<MicroBatch> batches = BatchesFor(model, 2);
+  batches[1].feeds.at("input").mutable_floats()[0] = std::numeric_limits<float>::quiet_NaN();
+  ASSERT_TRUE((*run)->ForwardBackward(2, batches).ok());
+  EXPECT_TRUE(std::isnan(engine.ReadVariable("bn1.running_mean")->floats()[0]));
+  const absl::StatusOr<UpdateResult> refused = engine.Update(2, {});
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_FALSE(refused->finite);
+  for (const auto& [name, value] : before) {
+    EXPECT_TRUE(BitEqual(*engine.ReadVariable(name), value)) << name;
+  }
+}
+
+TEST(EngineTest, EvaluationCountsTheClassesThatRankFirst) {
+  v1alpha1::Model model = SmallMlp(v1alpha1::Loss::CrossEntropy);
+  model.mutable_config()->clear_hidden();
+  const std::unique_ptr<Engine> engine = Loaded(*graph::BuildModel(model));
+  ASSERT_TRUE(engine->WriteVariable("layers.0.bias", FloatTensor({3}, {0, 0, 0})).ok());
+  // Score k is input k.
+  ASSERT_TRUE(engine
+                  ->WriteVariable("layers.0.weight", FloatTensor({3, 5}, {1, 0, 0, 0, 0,  //
+                                                                          0, 1, 0, 0, 0,  //
+                                                                          0, 0, 1, 0, 0}))
+                  .ok());
+  const Tensor input = FloatTensor({4, 5}, {3, 1, 2, 0, 0,  //
+                                            1, 3, 2, 0, 0,  //
+                                            1, 2, 3, 0, 0,  //
+                                            3, 2, 1, 0, 0});
+  for (const bool training : {false, true}) {
+    Pass pass = Training(1, 0, 4);
+    pass.training = training;
+    ASSERT_TRUE(engine->Feed(pass, "input", input).ok());
+    ASSERT_TRUE(engine->Feed(pass, "label", LongTensor({4}, {0, 1, 0, 0})).ok());
+    const absl::StatusOr<ForwardResult> result = engine->Forward(pass, 0);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->correct, training ? std::nullopt : std::optional<int64_t>(3));
+  }
+}
+
 TEST(EngineTest, ReleaseAndEvaluationLeaveNoMemory) {
   const v1alpha1::Model model = SmallGpt2(0.1);
   auto run = InProcessRun::Create({WholeProgram(*graph::BuildModel(model))}, {});

@@ -39,6 +39,20 @@ v1alpha1::Model SmallBert(int towers, double dropout) {
   return model;
 }
 
+v1alpha1::Model SmallResnet(bool bottleneck, v1alpha1::ModelConfig::Stem stem) {
+  v1alpha1::Model model;
+  model.set_family(v1alpha1::Model::resnet);
+  model.mutable_config()->add_blocks(1);
+  model.mutable_config()->add_blocks(2);
+  model.mutable_config()->set_bottleneck(bottleneck);
+  model.mutable_config()->set_width(3);
+  model.mutable_config()->set_classes(4);
+  model.mutable_config()->set_image_size(8);
+  model.mutable_config()->set_channels(2);
+  model.mutable_config()->set_stem(stem);
+  return model;
+}
+
 namespace {
 
 /// Each token follows from the one before; 0 is padding.
@@ -82,6 +96,22 @@ void AddPairs(const v1alpha1::ModelConfig& config, const std::function<double()>
   batch->feeds["label"] = LongTensor({batch->samples, config.context()}, texts[1]);
 }
 
+// Noise, and a bright row that is the class.
+void AddImages(const v1alpha1::ModelConfig& config, const std::function<double()>& next, MicroBatch& batch) {
+  const int64_t side = config.image_size();
+  std::vector<float> pixels;
+  std::vector<int64_t> classes;
+  for (int64_t s = 0; s < batch.samples; ++s) {
+    classes.push_back(static_cast<int64_t>(next() * static_cast<double>(config.classes())));
+    for (int64_t i = 0; i < config.channels() * side * side; ++i) {
+      const bool bright = i / side % side == 2 * classes.back();
+      pixels.push_back(static_cast<float>(next() - 0.5 + (bright ? 1.5 : 0)));
+    }
+  }
+  batch.feeds["input"] = FloatTensor({batch.samples, config.channels(), side, side}, pixels);
+  batch.feeds["label"] = LongTensor({batch.samples}, classes);
+}
+
 }  // namespace
 
 std::vector<MicroBatch> BatchesFor(const v1alpha1::Model& model, int64_t step) {
@@ -109,6 +139,8 @@ std::vector<MicroBatch> BatchesFor(const v1alpha1::Model& model, int64_t step) {
       }
       batch.feeds["input"] = LongTensor({samples, config.context()}, input);
       batch.feeds["label"] = LongTensor({samples, config.context()}, label);
+    } else if (model.family() == v1alpha1::Model::resnet) {
+      AddImages(config, next, batch);
     } else {
       std::vector<float> input;
       std::vector<float> target;

@@ -13,6 +13,8 @@ namespace fusion::worker {
 v1alpha1::Model SmallMlp(v1alpha1::Loss::Type loss);
 
 /// 2 layers, 2 heads, width 16, context 8, vocabulary 13.
+/// Images of 8 x 8 with two channels, in stages of one and two blocks.
+v1alpha1::Model SmallResnet(bool bottleneck, v1alpha1::ModelConfig::Stem stem);
 v1alpha1::Model SmallGpt2(double dropout);
 
 /// 2 layers, 2 heads, width 16, context 8, vocabulary 13. One tower predicts masked tokens, two compare

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -28,7 +30,8 @@ at::Tensor ToTorch(const Tensor& tensor) {
 
 Tensor FromTorch(const at::Tensor& tensor) {
   const at::Tensor source = tensor.detach().contiguous();
-  Tensor result = AllocateTensor(graph::v1::FLOAT32, source.sizes().vec());
+  const DataType dtype = source.scalar_type() == at::kLong ? graph::v1::INT64 : graph::v1::FLOAT32;
+  Tensor result = AllocateTensor(dtype, source.sizes().vec());
   std::memcpy(result.data.get(), source.const_data_ptr(), static_cast<size_t>(result.bytes()));
   return result;
 }
@@ -407,6 +410,92 @@ struct BertTowers : Model {
   std::shared_ptr<BertEncoder> encoder;
 };
 
+// torchvision's BasicBlock or Bottleneck.
+struct ResidualBlock : torch::nn::Module {
+  ResidualBlock(int64_t in, int64_t width, int64_t stride, bool bottleneck) {
+    const int64_t out = bottleneck ? 4 * width : width;
+    if (bottleneck) {
+      Add(in, width, 1, 1);
+      Add(width, width, 3, stride);
+      Add(width, out, 1, 1);
+    } else {
+      Add(in, width, 3, stride);
+      Add(width, width, 3, 1);
+    }
+    if (stride != 1 || in != out) {
+      auto container = std::make_shared<torch::nn::Module>();
+      shortcut.push_back(torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 1).stride(stride).bias(false)));
+      shortcut_norm.push_back(torch::nn::BatchNorm2d(out));
+      container->register_module("0", shortcut.back());
+      container->register_module("1", shortcut_norm.back());
+      register_module("downsample", container);
+    }
+  }
+
+  void Add(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
+    const auto options =
+        torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false);
+    convolutions.push_back(
+        register_module(absl::StrCat("conv", convolutions.size() + 1), torch::nn::Conv2d(options)));
+    norms.push_back(register_module(absl::StrCat("bn", norms.size() + 1), torch::nn::BatchNorm2d(out)));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = x;
+    for (size_t i = 0; i < convolutions.size(); ++i) {
+      y = norms[i]->forward(convolutions[i]->forward(y));
+      y = i + 1 < convolutions.size() ? at::relu(y) : y;
+    }
+    return at::relu(y + (shortcut.empty() ? x : shortcut_norm[0]->forward(shortcut[0]->forward(x))));
+  }
+
+  std::vector<torch::nn::Conv2d> convolutions;
+  std::vector<torch::nn::BatchNorm2d> norms;
+  std::vector<torch::nn::Conv2d> shortcut;  // one or none
+  std::vector<torch::nn::BatchNorm2d> shortcut_norm;
+};
+
+struct Resnet : Model {
+  explicit Resnet(const v1alpha1::ModelConfig& config)
+      : small(config.stem() == v1alpha1::ModelConfig::small),
+        conv1(register_module("conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(
+                                                             config.channels(), config.width(), small ? 3 : 7)
+                                                             .stride(small ? 1 : 2)
+                                                             .padding(small ? 1 : 3)
+                                                             .bias(false)))),
+        bn1(register_module("bn1", torch::nn::BatchNorm2d(config.width()))) {
+    int64_t in = config.width();
+    for (int stage = 0; stage < config.blocks_size(); ++stage) {
+      auto container = std::make_shared<torch::nn::Module>();
+      const int64_t width = config.width() << stage;
+      for (int64_t block = 0; block < config.blocks(stage); ++block) {
+        blocks.push_back(
+            std::make_shared<ResidualBlock>(in, width, stage > 0 && block == 0 ? 2 : 1, config.bottleneck()));
+        container->register_module(absl::StrCat(block), blocks.back());
+        in = config.bottleneck() ? 4 * width : width;
+      }
+      register_module(absl::StrCat("layer", stage + 1), container);
+    }
+    fc = register_module("fc", torch::nn::Linear(in, config.classes()));
+  }
+
+  at::Tensor Loss(const at::Tensor& input, const at::Tensor& label, const DropoutKey& /*key*/) override {
+    at::Tensor x = at::relu(bn1->forward(conv1->forward(input)));
+    x = small ? x : at::max_pool2d(x, {3, 3}, {2, 2}, {1, 1});
+    for (const auto& block : blocks) {
+      x = block->forward(x);
+    }
+    x = at::flatten(at::adaptive_avg_pool2d(x, {1, 1}), 1);
+    return at::cross_entropy_loss(fc->forward(x), label);
+  }
+
+  bool small;
+  torch::nn::Conv2d conv1;
+  torch::nn::BatchNorm2d bn1;
+  std::vector<std::shared_ptr<ResidualBlock>> blocks;
+  torch::nn::Linear fc{nullptr};
+};
+
 class ModuleOracle final : public Oracle {
  public:
   explicit ModuleOracle(const OracleOptions& options) : options_(options) {
@@ -418,6 +507,8 @@ class ModuleOracle final : public Oracle {
       } else {
         model_ = std::make_shared<BertForMaskedLm>(options.model.config());
       }
+    } else if (options.model.family() == v1alpha1::Model::resnet) {
+      model_ = std::make_shared<Resnet>(options.model.config());
     } else {
       model_ = std::make_shared<Mlp>(options.model);
     }
@@ -439,12 +530,18 @@ class ModuleOracle final : public Oracle {
 
   void SetParameter(const std::string& name, const Tensor& value) override {
     const at::NoGradGuard no_gradients;
-    model_->named_parameters()[name].copy_(ToTorch(value));
+    auto parameters = model_->named_parameters();
+    auto buffers = model_->named_buffers();
+    at::Tensor* target = parameters.find(name);
+    (target != nullptr ? *target : buffers[name]).copy_(ToTorch(value));
   }
 
   std::map<std::string, Tensor> Parameters() const override {
     std::map<std::string, Tensor> result;
     for (const auto& entry : model_->named_parameters()) {
+      result[entry.key()] = FromTorch(entry.value());
+    }
+    for (const auto& entry : model_->named_buffers()) {
       result[entry.key()] = FromTorch(entry.value());
     }
     return result;
@@ -487,6 +584,14 @@ class ModuleOracle final : public Oracle {
       optimizers_[i]->param_groups().front().options().set_lr(rates_[i] * learning_rate_factor);
       optimizers_[i]->step();
     }
+  }
+
+  double Evaluate(const OracleBatch& batch) override {
+    const at::NoGradGuard no_gradients;
+    model_->eval();
+    const double loss = model_->Loss(ToTorch(batch.input), ToTorch(batch.label), {}).item().toDouble();
+    model_->train();
+    return loss;
   }
 
  private:

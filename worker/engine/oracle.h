@@ -16,7 +16,7 @@
 namespace fusion::worker {
 
 struct OracleOptions {
-  v1alpha1::Model model;  ///< family mlp, gpt2 or bert
+  v1alpha1::Model model;  ///< any family
   v1alpha1::Optimizer optimizer;
   bool decay_biases = true;                       ///< false: weight decay 0 for tensors named *.bias
   std::optional<double> bias_learning_rate = {};  ///< of tensors named *.bias, instead of the optimizer's
@@ -34,7 +34,7 @@ class Oracle {
  public:
   virtual ~Oracle() = default;
 
-  /// By the names of checkpoints.
+  /// By the names of checkpoints; parameters and buffers.
   virtual void SetParameter(const std::string& name, const Tensor& value) = 0;
   virtual std::map<std::string, Tensor> Parameters() const = 0;
   virtual std::map<std::string, Tensor> Gradients() const = 0;
@@ -45,6 +45,8 @@ class Oracle {
   virtual double ClipGradients(double max_norm) = 0;
   /// With every rate multiplied by the factor.
   virtual void Update(double learning_rate_factor = 1) = 0;
+  /// Loss in evaluation mode, of a model without dropout.
+  virtual double Evaluate(const OracleBatch& batch) = 0;
 };
 
 std::unique_ptr<Oracle> MakeOracle(const OracleOptions& options);

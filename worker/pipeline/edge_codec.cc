@@ -101,7 +101,8 @@ absl::StatusOr<EdgeCodecs> ParseEdgeCodecs(const Edge& edge) {
                     .backward = *backward,
                     .forward_name = codec::CodecName(*forward),
                     .backward_name = codec::CodecName(*backward),
-                    .gradients = edge.cotangent_per_consumer() ? edge.consumers_size() : 1};
+                    .gradients = edge.cotangent_per_consumer() ? edge.consumers_size() : 1,
+                    .per_sample = edge.per_sample()};
 }
 
 const EdgeCodecs& CodecTimeline::At(int64_t step) const {
@@ -149,7 +150,7 @@ int64_t MessageBytes(const EdgeCodecs& codecs, Direction direction, DataType dty
   if (IsDense(codecs, direction)) {
     return Tensor{.dtype = dtype, .shape = shape, .data = nullptr}.bytes();
   }
-  const codec::Layout layout = codec::LayoutOf(shape);
+  const codec::Layout layout = codec::LayoutOf(shape, codecs.per_sample);
   return direction == wire::v1::FORWARD ? codec::ValueBytes(codecs.forward, layout)
                                         : codec::GradientBytes(codecs.backward, layout);
 }
@@ -179,7 +180,7 @@ absl::StatusOr<EncodedTensor> EdgeCoder::Encode(const TensorKey& key, const Tens
 
 absl::Status EdgeCoder::EncodeInto(const TensorKey& key, const Codec& codec, const Tensor& tensor,
                                    bool training, absl::Span<std::byte> message) {
-  const codec::Layout layout = codec::LayoutOf(tensor.shape);
+  const codec::Layout layout = codec::LayoutOf(tensor.shape, edges_.at(key.edge).per_sample);
   // A validation leaves the state of the training run as it is.
   codec::ErrorFeedback* feedback = nullptr;
   if (codec.error_feedback && training) {
@@ -213,7 +214,7 @@ absl::StatusOr<Tensor> EdgeCoder::Decode(const EncodedTensor& message, bool trai
     return Tensor{.dtype = message.dtype, .shape = message.shape, .data = message.data};
   }
   Tensor tensor = AllocateTensor(graph::v1::FLOAT32, message.shape);
-  const codec::Layout layout = codec::LayoutOf(message.shape);
+  const codec::Layout layout = codec::LayoutOf(message.shape, edge.per_sample);
   absl::Status status;
   if (message.key.direction == wire::v1::FORWARD) {
     codec::Mask mask;

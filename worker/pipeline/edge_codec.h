@@ -28,7 +28,8 @@ struct EdgeCodecs {
   codec::Codec backward;
   std::string forward_name = kDenseMessage;
   std::string backward_name = kDenseMessage;
-  int gradients = 1;  ///< messages that come back for each value
+  int gradients = 1;        ///< messages that come back for each value
+  bool per_sample = false;  ///< as of Edge.per_sample
 };
 
 /// The codecs of one edge by step.

@@ -54,6 +54,25 @@ struct Ends {
   EdgeCoder consumer;
 };
 
+TEST(EdgeCoder, TopKSelectsOverAWholeImage) {
+  graph::v1::Edge edge = MakeEdge("topk-0.25-fp32", "topk-0.25-fp32");
+  edge.set_per_sample(true);
+  const EdgeCodecs codecs = *ParseEdgeCodecs(edge);
+  EdgeCoder producer({{4, codecs}});
+  EdgeCoder consumer({{4, codecs}});
+  // Two images of 1 x 2 x 2; a row of two would keep one value each.
+  Tensor value = AllocateTensor(graph::v1::FLOAT32, {2, 1, 2, 2});
+  const std::vector<float> pixels = {9, 8, 1, 2, 3, 4, 5, 6};
+  std::copy(pixels.begin(), pixels.end(), value.mutable_floats().begin());
+  const auto message = producer.Encode(Key(wire::v1::FORWARD), value, true);
+  ASSERT_TRUE(message.ok()) << message.status();
+  EXPECT_EQ(message->bytes, MessageBytes(codecs, wire::v1::FORWARD, graph::v1::FLOAT32, value.shape));
+  EXPECT_THAT(Values(*consumer.Decode(*message, true)), ElementsAre(9, 0, 0, 0, 0, 0, 0, 6));
+  const auto back = consumer.Encode(Key(wire::v1::BACKWARD), value, true);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_THAT(Values(*producer.Decode(*back, true)), ElementsAre(9, 0, 0, 0, 0, 0, 0, 6));
+}
+
 TEST(EdgeCoder, ADenseTensorTravelsInItsOwnStorage) {
   Ends ends("fp32");
   const Tensor value = Floats({1, 2, 3});

@@ -234,6 +234,7 @@ void StageRunner::Begin(StepState state, int64_t step, int first_micro_batch, in
                : options_.micro_batch));
     all_targets_ += targets_.back();
   }
+  correct_.clear();
   board_.Begin(std::move(state), step, first_micro_batch);
 }
 
@@ -279,6 +280,18 @@ absl::Status StageRunner::Execute(const Task& task, bool waited, StepReport& rep
       break;
   }
   return absl::OkStatus();
+}
+
+std::optional<double> StageRunner::Accuracy() const {
+  if (correct_.empty()) {
+    return std::nullopt;
+  }
+  int64_t correct = 0;
+  for (const auto& [micro_batch, count] : correct_) {
+    correct += count;
+  }
+  return static_cast<double>(correct) /
+         static_cast<double>(static_cast<int64_t>(correct_.size()) * options_.micro_batch);
 }
 
 double StageRunner::MeanLoss() const {

@@ -82,6 +82,10 @@ class StageRunner {
   /// that is not FLOAT32. Before the first step.
   absl::Status RestoreErrorFeedback(const std::vector<NamedTensor>& feedback);
 
+  /// Of the last RunValidation, where this stage computes the loss of a classification: the share of samples
+  /// whose class had the highest score.
+  std::optional<double> Accuracy() const;
+
   /// The call that runs, and later ones, return `why`, at the latest when the current task ends.
   void Cancel(const absl::Status& why);
 
@@ -148,6 +152,7 @@ class StageRunner {
   double squared_norm_ = 0;                         ///< of the whole job, once this stage has decided
   std::vector<double> targets_;                     ///< by micro-batch of the phase
   double all_targets_ = 0;
+  std::map<int, int64_t> correct_;        ///< samples ranked right, by micro-batch that says so
   std::map<int, LinkCounters> reported_;  ///< by peer, at the last report
 
   // Last: their threads use what is above.

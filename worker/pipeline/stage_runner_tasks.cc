@@ -83,6 +83,9 @@ absl::Status StageRunner::Forward(const Task& task, bool waited, StepReport& rep
     }
     losses_[task.micro_batch] = *result->loss;
   }
+  if (result->correct.has_value()) {
+    correct_[task.micro_batch] = *result->correct;
+  }
   const TaskSpan span = EndTask(task, report);
   report.set_forward_seconds(report.forward_seconds() + span.seconds());
   board_.Complete(task);

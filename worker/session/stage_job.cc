@@ -433,6 +433,9 @@ absl::Status StageJob::Validate(int64_t step) {
     WorkerMessage message;
     message.mutable_validation()->set_step(step);
     message.mutable_validation()->set_loss(**loss);
+    if (const std::optional<double> accuracy = runner_->Accuracy(); accuracy.has_value()) {
+      message.mutable_validation()->set_accuracy(*accuracy);
+    }
     report_(std::move(message));
   }
   return absl::OkStatus();

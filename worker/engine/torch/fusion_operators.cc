@@ -3,7 +3,7 @@
 //   fusion::dropout_mask(int[] shape, float p, int key, bool training) -> Tensor
 //     float32. Element i is 0 where Uniform(Bits(key, i)) < p, else 1 / (1 - p) (engine/random.h); all ones
 //     unless training. Dropout is a multiplication by it.
-//   fusion::codec(Tensor value, str codec) -> Tensor
+//   fusion::codec(Tensor value, str codec, bool per_sample=False) -> Tensor
 //     What arrives when it is sent with a codec: decode(encode(value)), in rows as codec::LayoutOf has them.
 //     Its gradient is what arrives of the gradient, with the value's mask where the codec reuses it. bfloat16
 //     is coded as float32 and rounded on arrival.
@@ -51,8 +51,8 @@ codec::Codec Parse(const std::string& name) {
   return *parsed;
 }
 
-codec::Layout LayoutOf(const at::Tensor& tensor) {
-  return codec::LayoutOf({tensor.sizes().data(), tensor.sizes().size()});
+codec::Layout LayoutOf(const at::Tensor& tensor, bool per_sample) {
+  return codec::LayoutOf({tensor.sizes().data(), tensor.sizes().size()}, per_sample);
 }
 
 absl::Span<const float> Values(const at::Tensor& tensor) {
@@ -66,12 +66,12 @@ absl::Span<float> MutableValues(at::Tensor& tensor) {
 class CodecFunction : public torch::autograd::Function<CodecFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& given,
-                            const std::string& name) {
+                            const std::string& name, bool per_sample) {
     TORCH_CHECK(given.scalar_type() == at::kFloat || given.scalar_type() == at::kBFloat16, "codec ", name,
                 ": the value must be float32 or bfloat16, it is ", given.scalar_type());
     const codec::Codec codec = Parse(name);
     const at::Tensor value = given.to(at::kFloat).contiguous();
-    const codec::Layout layout = LayoutOf(value);
+    const codec::Layout layout = LayoutOf(value, per_sample);
     std::vector<std::byte> message(static_cast<size_t>(codec::ValueBytes(codec, layout)));
     codec::Mask mask;
     Check(codec::EncodeValue(codec, layout, Values(value), absl::MakeSpan(message), &mask), name);
@@ -79,6 +79,7 @@ class CodecFunction : public torch::autograd::Function<CodecFunction> {
     codec::Mask received;
     Check(codec::DecodeValue(codec, layout, message, MutableValues(arrived), &received), name);
     context->saved_data["name"] = name;
+    context->saved_data["per_sample"] = per_sample;
     context->saved_data["kept"] = mask.kept_per_row;
     at::Tensor columns =
         at::empty({static_cast<int64_t>(mask.columns.size())}, at::TensorOptions().dtype(at::kInt));
@@ -97,17 +98,17 @@ class CodecFunction : public torch::autograd::Function<CodecFunction> {
     const auto* first = columns.const_data_ptr<int32_t>();
     mask.columns.assign(first, first + columns.numel());
     const at::Tensor gradient = gradients[0].to(at::kFloat).contiguous();
-    const codec::Layout layout = LayoutOf(gradient);
+    const codec::Layout layout = LayoutOf(gradient, context->saved_data["per_sample"].toBool());
     std::vector<std::byte> message(static_cast<size_t>(codec::GradientBytes(codec, layout)));
     Check(codec::EncodeGradient(codec, layout, Values(gradient), mask, absl::MakeSpan(message)), name);
     at::Tensor arrived = at::empty_like(gradient);
     Check(codec::DecodeGradient(codec, layout, message, mask, MutableValues(arrived)), name);
-    return {arrived.to(gradients[0].scalar_type()), at::Tensor()};
+    return {arrived.to(gradients[0].scalar_type()), at::Tensor(), at::Tensor()};
   }
 };
 
-at::Tensor ThroughCodec(const at::Tensor& value, std::string_view codec) {
-  return CodecFunction::apply(value, std::string(codec));
+at::Tensor ThroughCodec(const at::Tensor& value, std::string_view codec, bool per_sample) {
+  return CodecFunction::apply(value, std::string(codec), per_sample);
 }
 
 }  // namespace
@@ -115,7 +116,7 @@ at::Tensor ThroughCodec(const at::Tensor& value, std::string_view codec) {
 
 TORCH_LIBRARY(fusion, library) {
   library.def("dropout_mask(int[] shape, float p, int key, bool training) -> Tensor");
-  library.def("codec(Tensor value, str codec) -> Tensor");
+  library.def("codec(Tensor value, str codec, bool per_sample=False) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(fusion, CompositeExplicitAutograd, library) {

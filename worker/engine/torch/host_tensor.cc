@@ -1,7 +1,10 @@
 #include "worker/engine/torch/host_tensor.h"
 
+#include <ATen/ops/as_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/strides.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -85,9 +88,12 @@ DataType DataTypeOf(at::ScalarType type) {
   }
 }
 
-at::Tensor Canonical(const at::Tensor& tensor) {
-  if (!tensor.is_contiguous()) {
-    return tensor.contiguous();
+at::Tensor Canonical(const at::Tensor& given) {
+  at::Tensor tensor = given.is_contiguous() ? given : given.contiguous();
+  // A dimension of one element may have any stride, from which some kernels read a memory format.
+  const c10::DimVector strides = c10::contiguous_strides(tensor.sizes());
+  if (!std::equal(strides.begin(), strides.end(), tensor.strides().begin())) {
+    tensor = tensor.as_strided(tensor.sizes(), strides);
   }
   if (reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kAlignment != 0) {
     return tensor.clone(at::MemoryFormat::Contiguous);

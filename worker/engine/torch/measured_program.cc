@@ -77,6 +77,7 @@ class Maker {
   absl::Status Add(int index) {
     Operator op = graph_.operators(index);
     op.set_name(absl::StrCat("measured.", index));
+    op.clear_counters();
     absl::Status status;
     std::map<std::pair<std::string, int>, std::string> edges;
     ForEachReference(op, [&](ValueRef& ref) {

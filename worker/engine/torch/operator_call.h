@@ -23,7 +23,9 @@ struct CallContext {
   int64_t samples = 0;
   int64_t random_key = 0;
   bool training = true;
-  bool again = false;  ///< the second forward of a micro-batch: buffers have been updated
+  /// False: a second forward of the same micro-batch. Operators that write to variables (BatchNorm's
+  /// statistics) get copies of them, and nothing is counted.
+  bool updates_variables = true;
 };
 
 /// Immutable after Bind.

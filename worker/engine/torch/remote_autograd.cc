@@ -139,12 +139,10 @@ absl::Status RemoteAutograd::ForwardOperator(const StageOperator& op, const Call
                                                         stage_.slots[static_cast<size_t>(input.index)].name,
                                                         ", which is not there yet"));
     }
-    const bool buffer =
-        input.is_variable && !stage_.variables[static_cast<size_t>(input.index)].op->variable().trainable();
-    if (context.again && buffer) {
-      inputs.push_back(value.clone());  // what an operator does to it has been done
-    } else if (record && input.differentiable) {
+    if (record && input.differentiable) {
       inputs.push_back(CutOff(value, tape.inputs.emplace_back()));
+    } else if (input.written && context.training && !context.updates_variables) {
+      inputs.push_back(value.clone());  // what an operator does to it has been done
     } else {
       inputs.push_back(value);
     }
@@ -156,6 +154,11 @@ absl::Status RemoteAutograd::ForwardOperator(const StageOperator& op, const Call
     outputs = op.call->Run(context, inputs);
   }
   inputs.clear();
+  if (context.training && context.updates_variables) {
+    for (const int counter : op.counters) {
+      variables_.value(counter).add_(1);
+    }
+  }
   if (outputs.size() != op.outputs.size()) {
     return absl::InvalidArgumentError(absl::StrCat(op.what, " returns ", outputs.size(),
                                                    " tensors, but the graph says ", op.outputs.size()));

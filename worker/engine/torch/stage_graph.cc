@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "graph/registry.h"
 
 namespace fusion::worker::engine {
 namespace {
@@ -140,6 +141,9 @@ class Resolver {
         resolved.differentiable |= input->differentiable;
         resolved.inputs.push_back(*input);
       }
+      if (absl::Status status = MarkWrites(resolved); !status.ok()) {
+        return status;
+      }
     }
     for (int i = 0; i < op.outputs_size(); ++i) {
       ValueRef ref;
@@ -149,6 +153,33 @@ class Resolver {
           AddSlot(ref, op.outputs(i), resolved.differentiable && IsFloating(op.outputs(i))));
     }
     stage_.sub_dags.back().operators.push_back(std::move(resolved));
+    return absl::OkStatus();
+  }
+
+  // What graph::ValidateGraph has checked in the whole graph is checked here for what this stage would
+  // change.
+  absl::Status MarkWrites(StageOperator& op) {
+    const std::vector<ValueRef> written = graph::WrittenVariables(*op.op);
+    for (const ValueRef& ref : written) {
+      const auto variable = variable_of_.find(ref.operator_());
+      if (variable == variable_of_.end() ||
+          stage_.variables[static_cast<size_t>(variable->second)].op->variable().trainable()) {
+        return absl::InvalidArgumentError(absl::StrCat(op.what, " writes to ", ValueName(ref),
+                                                       ", which is no variable with trainable false"));
+      }
+      stage_.written.push_back(variable->second);
+      for (StageInput& input : op.inputs) {
+        input.written |= input.is_variable && input.index == variable->second;
+      }
+    }
+    for (const ValueRef& counter : op.op->counters()) {
+      const int variable = variable_of_.at(counter.operator_());
+      if (stage_.variables[static_cast<size_t>(variable)].op->outputs(0).dtype() != graph::v1::INT64) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(op.what, " counts in ", ValueName(counter), ", which is not INT64"));
+      }
+      op.counters.push_back(variable);
+    }
     return absl::OkStatus();
   }
 
@@ -268,7 +299,28 @@ class Resolver {
     Slot& loss = stage_.slots[static_cast<size_t>(slot->second)];
     ++loss.reads;
     loss.cotangents += loss.differentiable ? 1 : 0;  // the seed
+    FindClasses();
     return absl::OkStatus();
+  }
+
+  void FindClasses() {
+    for (const StageSubDag& sub_dag : stage_.sub_dags) {
+      for (const StageOperator& op : sub_dag.operators) {
+        if (op.op->name() != program_.loss().operator_() || op.op->type() != "aten.cross_entropy_loss" ||
+            op.inputs.size() < 2 || op.inputs[0].is_variable || op.inputs[1].is_variable) {
+          continue;
+        }
+        Slot& scores = stage_.slots[static_cast<size_t>(op.inputs[0].index)];
+        Slot& classes = stage_.slots[static_cast<size_t>(op.inputs[1].index)];
+        if (scores.spec.shape_size() == 2 && classes.spec.dtype() == graph::v1::INT64 &&
+            classes.spec.shape_size() == 1 && classes.spec.shape(0) == -1) {
+          stage_.scores_slot = op.inputs[0].index;
+          stage_.classes_slot = op.inputs[1].index;
+          ++scores.reads;
+          ++classes.reads;
+        }
+      }
+    }
   }
 
   StageGraph& stage_;

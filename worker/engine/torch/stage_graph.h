@@ -37,6 +37,7 @@ struct StageInput {
   int index = 0;  ///< of the slot or the variable
   int use = 0;    ///< of a variable: index in StageVariable.uses
   bool differentiable = false;
+  bool written = false;  ///< the operator writes to it while training
 };
 
 struct StageOperator {
@@ -46,6 +47,7 @@ struct StageOperator {
   std::optional<OperatorCall> call;  ///< absent: a placeholder
   std::vector<StageInput> inputs;    ///< as call->inputs()
   std::vector<int> outputs;          ///< slots
+  std::vector<int> counters;         ///< variables that count its training passes
   bool differentiable = false;       ///< an input is
 };
 
@@ -70,6 +72,11 @@ struct StageGraph {
   std::vector<StageSubDag> sub_dags;
   std::vector<StageEdge> incoming;  ///< all, by edge id
   int loss_slot = -1;               ///< -1: not computed here
+  /// Where the loss is the cross entropy of one class a sample: slots of scores and classes, which have one
+  /// read more, to count the samples that are ranked right. Else -1.
+  int scores_slot = -1;
+  int classes_slot = -1;
+  std::vector<int> written;  ///< variables that training passes write to, counters among them
 
   const StageEdge* FindIncoming(int32_t edge) const;
   const StageEdge* FindOutgoing(int32_t edge) const;

@@ -214,7 +214,7 @@ ContextOf TorchEngine::ContextsOf(const Pass& pass, bool again) const {
     return CallContext{.samples = pass.samples,
                        .random_key = OperatorKey(options_.seed, pass.step, pass.micro_batch, op.name()),
                        .training = pass.training,
-                       .again = again};
+                       .updates_variables = !again};
   };
 }
 
@@ -226,6 +226,9 @@ absl::StatusOr<ForwardResult> TorchEngine::RunForward(const Pass& pass, int sub_
   if (state.forward_done[static_cast<size_t>(sub_dag)]) {
     return absl::FailedPreconditionError(
         absl::StrCat("sub-DAG ", sub_dag, " has already run forward for ", PassName(pass)));
+  }
+  if (pass.training && pass.step != step_) {
+    RememberWritten(pass.step);
   }
   const Keep keep_to_train = options_.training.recompute() ? Keep::kInputs : Keep::kTapes;
   const Keep keep = pass.training ? keep_to_train : Keep::kNothing;
@@ -252,6 +255,7 @@ absl::StatusOr<ForwardResult> TorchEngine::RunForward(const Pass& pass, int sub_
         }
         result.loss = loss.item().toDouble();
         state.CountRead(slot);
+        result.correct = CountCorrect(state, pass.training);
       }
     }
   }
@@ -260,6 +264,21 @@ absl::StatusOr<ForwardResult> TorchEngine::RunForward(const Pass& pass, int sub_
     Release(pass);
   }
   return result;
+}
+
+std::optional<int64_t> TorchEngine::CountCorrect(PassState& state, bool training) const {
+  if (stage_->scores_slot < 0) {
+    return std::nullopt;
+  }
+  std::optional<int64_t> correct;
+  if (!training) {
+    const at::Tensor& scores = state.values[static_cast<size_t>(stage_->scores_slot)];
+    const at::Tensor& classes = state.values[static_cast<size_t>(stage_->classes_slot)];
+    correct = at::argmax(scores, 1).eq(classes).sum().item().toLong();
+  }
+  state.CountRead(stage_->scores_slot);
+  state.CountRead(stage_->classes_slot);
+  return correct;
 }
 
 absl::Status TorchEngine::ReceiveGradient(const Pass& pass, const EdgeTensor& gradient) {
@@ -510,6 +529,20 @@ absl::StatusOr<UpdateResult> TorchEngine::Update(int64_t step, const UpdateOptio
   return Guarded(what, [&] { return RunUpdate(options); });
 }
 
+void TorchEngine::RememberWritten(int64_t step) {
+  step_ = step;
+  written_before_.clear();
+  for (const int variable : stage_->written) {
+    written_before_.push_back(variables_->value(variable).clone());
+  }
+}
+
+void TorchEngine::RestoreWritten() {
+  for (size_t i = 0; i < written_before_.size(); ++i) {
+    variables_->value(stage_->written[i]).copy_(written_before_[i]);
+  }
+}
+
 absl::StatusOr<UpdateResult> TorchEngine::RunUpdate(const UpdateOptions& options) {
   PrepareThread(options_.threads);
   const MemoryScope memory(account_);
@@ -533,6 +566,8 @@ absl::StatusOr<UpdateResult> TorchEngine::RunUpdate(const UpdateOptions& options
       }
     }
     optimizers_->Step(options.learning_rate_factor);
+  } else {
+    RestoreWritten();
   }
   for (const int variable : owned_) {
     variables_->value(variable).mutable_grad().reset();

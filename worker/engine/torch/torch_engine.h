@@ -73,8 +73,13 @@ class TorchEngine final : public Engine {
   /// `again`: for a second forward of the pass.
   ContextOf ContextsOf(const Pass& pass, bool again) const;
   absl::StatusOr<ForwardResult> RunForward(const Pass& pass, int sub_dag);
+  /// Of an evaluation whose loss ranks classes; drops what was kept for it.
+  std::optional<int64_t> CountCorrect(PassState& state, bool training) const;
   absl::StatusOr<std::vector<EdgeTensor>> RunBackward(const Pass& pass, int sub_dag);
   absl::Status CheckGradientsAreThere() const;
+  /// BatchNorm's statistics follow the forwards; a step that is not taken must leave them as they were.
+  void RememberWritten(int64_t step);
+  void RestoreWritten();
   absl::StatusOr<UpdateResult> RunUpdate(const UpdateOptions& options);
   /// Index in StageVariable.uses of the consumer-th reader of a shared variable.
   static absl::StatusOr<int> UseOf(const StageVariable& variable, const graph::v1::SharedVariable& shared,
@@ -85,7 +90,9 @@ class TorchEngine final : public Engine {
   std::unique_ptr<const StageGraph> stage_;
   std::unique_ptr<VariableStore> variables_;
   std::unique_ptr<RemoteAutograd> autograd_;
-  std::vector<int> owned_;  ///< trainable variables that are updated here
+  std::vector<int> owned_;                  ///< trainable variables that are updated here
+  int64_t step_ = 0;                        ///< the last one whose training passes have begun
+  std::vector<at::Tensor> written_before_;  ///< values of stage_->written before that step
   std::optional<Optimizers> optimizers_;
   std::map<PassKey, PassState> passes_;
   std::vector<PassKey> last_backward_;           ///< by sub-DAG
