@@ -109,7 +109,7 @@ def edge_codecs(edge, forward_name, backward_name):
             raise invalid(f"edge {edge.id} ('{edge.value.operator}'): codec {name} is for differentiable FLOAT32 values only")
         return codec
 
-    per_sample = getattr(edge, "per_sample", False)
+    per_sample = edge.per_sample
     forward, backward = (parse(name).over(per_sample) for name in (forward_name, backward_name))
     if backward.reuses_mask and not forward.sparse:
         raise invalid(f"edge {edge.id} ('{edge.value.operator}'): the gradient's codec {backward_name} reuses the "

@@ -129,7 +129,7 @@ class StageGraph:
             resolved.call = BoundOperator(op)
             resolved.reads = [self._read(key, resolved) for key in resolved.call.reads]
             self._check_written(resolved)
-            resolved.counters = [self._variable_of[ref.operator] for ref in getattr(op, "counters", ())]
+            resolved.counters = [self._variable_of[ref.operator] for ref in op.counters]
         for index, spec in enumerate(op.outputs):
             differentiable = resolved.differentiable and spec.dtype in FLOATING
             resolved.outputs.append(self._add_slot((op.name, index), spec, differentiable, len(self.sub_dags) - 1))

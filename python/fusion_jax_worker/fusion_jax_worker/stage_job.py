@@ -169,7 +169,7 @@ class StageJob:
         loss, accuracy = self._runner.run_validation(step, validation_batches(self._assignment.spec))
         if loss is not None:
             report = broker_pb2.ValidationReport(step=step, loss=loss)
-            if accuracy is not None and "accuracy" in report.DESCRIPTOR.fields_by_name:
+            if accuracy is not None:
                 report.accuracy = accuracy
             self._report(broker_pb2.WorkerMessage(validation=report))
 
