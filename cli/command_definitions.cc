@@ -86,15 +86,22 @@ const std::vector<CommandDefinition>& Commands() {
        {Workdir(), Output({"json", "yaml", "wide"})},
        &GetCommand},
       {"graph",
-       "print the operator graph of jobs",
+       "print or draw the operator graph of jobs",
        "Prints the graph of each job's model in the JSON form of graph.proto: operators in topological "
        "order, with arguments, "
-       "shapes and variables.",
-       {"fusionctl graph -f job.yaml -o json"},
+       "shapes and variables. As dot or svg it is drawn, with the operators in the colours of their stages "
+       "where "
+       "--plan is given "
+       "or the files declare compnodes.",
+       {"fusionctl graph -f job.yaml -o json", "fusionctl graph -f job.yaml -o svg > graph.svg",
+        "fusionctl graph -f job.yaml --plan fusion-work/gpt2/plan.json -o dot"},
        "",
        {},
        "",
-       {Files(), Output({"json", "yaml"})},
+       {Files(),
+        Workdir(),
+        {"plan", 0, "take the stages of this plan", "FILE", {}, false, false},
+        Output({"json", "yaml", "dot", "svg"})},
        &GraphCommand},
       {"profile",
        "measure this machine",

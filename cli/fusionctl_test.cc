@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "cli/command_line.h"
 #include "fusion/graph/v1/graph.pb.h"
+#include "graph/skip_graph_for_test.h"
 #include "nlohmann/json.hpp"
 #include "operator/client.h"
 #include "operator/embedded.h"
@@ -258,6 +259,119 @@ TEST_F(Fusionctl, GraphReadsBack) {
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(graph.loss().operator_(), "loss");
   EXPECT_EQ(api::ToJson(graph), json::parse(result.out));
+}
+
+constexpr char kGraphJob[] = R"(apiVersion: fusion.dev/v1alpha1
+kind: FusionJob
+metadata: {name: own}
+spec:
+  model: {graph: {uri: model.json}}
+  data: {kind: table, uri: table.csv}
+  training:
+    steps: 10
+    batch: {global: 8, micro: 2}
+    optimizer: {type: SGD, learningRate: 1e-2}
+)";
+
+TEST_F(Fusionctl, AGraphOfOnesOwnIsReadAndChecked) {
+  fusion::testing::WriteFile(folder_ / "own.yaml", kGraphJob);
+  fusion::testing::WriteFile(folder_ / "table.csv", "a,b\n1,2\n3,4\n");
+  fusion::testing::WriteFile(folder_ / "model.json", graph::SkipGraphJson());
+  const ProcessResult valid = Ctl({"validate", "-f", folder_ / "own.yaml"});
+  EXPECT_EQ(valid.exit_code, 0) << valid.err;
+  const ProcessResult printed = Ctl({"graph", "-f", folder_ / "own.yaml"});
+  ASSERT_EQ(printed.exit_code, 0) << printed.err;
+  EXPECT_EQ(json::parse(printed.out)["name"], "skip");
+
+  const std::string stored = absl::StrReplaceAll(
+      graph::SkipGraphJson(),
+      {{R"("init": {"kind": "NORMAL", "standardDeviation": 0.4})", R"("init": {"kind": "STORED"})"}});
+  fusion::testing::WriteFile(folder_ / "model.json", stored);
+  const ProcessResult values = Ctl({"validate", "-f", folder_ / "own.yaml"});
+  EXPECT_EQ(values.exit_code, 2);
+  EXPECT_THAT(values.err, HasSubstr("own.yaml:1:5: spec.model.graph.uri: "));
+  EXPECT_THAT(values.err, HasSubstr("model.safetensors cannot be read"));
+}
+
+TEST_F(Fusionctl, MalformedGraphsAreStatusTwoWithTheField) {
+  fusion::testing::WriteFile(folder_ / "own.yaml", kGraphJob);
+  fusion::testing::WriteFile(folder_ / "table.csv", "a,b\n1,2\n3,4\n");
+  const std::string good = graph::SkipGraphJson();
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    const std::string text = absl::StrReplaceAll(good, {{from, to}});
+    EXPECT_NE(text, good) << from;
+    return text;
+  };
+  graph::v1::Graph binary;
+  ASSERT_TRUE(api::FromJson(json::parse(good), api::Mode::kStrict, &binary).ok());
+  const std::string bytes = binary.SerializeAsString();
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "model.json: is empty"},
+      {"{", "is not JSON"},
+      {"\x7f\x45LF", "is neither JSON nor a binary"},
+      {bytes.substr(0, bytes.size() / 2), "is neither JSON nor a binary"},
+      {bytes + "\xfa\x3f\x01x", "1023: is a field number"},
+      {std::string(100'000, '['), "is neither JSON nor a binary"},
+      {"{\"operators\": " + std::string(100'000, '['), "is not JSON"},
+      {"{}", "graph has no operators"},
+      {"{\"operators\": 7}", "operators: must be a list, not the number 7"},
+      {"{\"operators\": [null]}", "operators[0]: must"},
+      {changed("\"kind\": \"PLACEHOLDER\"", "\"kind\": \"DATA\""), "operators[0].kind: must be one of"},
+      {changed("\"shape\": [-1, 5]", "\"shape\": [-1, 5.5]"),
+       "operators[0].outputs[0].shape[1]: must be an integer"},
+      {changed("\"shape\": [-1, 5]", "\"shape\": [-1, 9223372036854775807]"),
+       "operators[0].outputs[0].shape 'input': "},
+      {changed("\"shape\": [8, 5]", "\"shape\": [8, -5]"),
+       "operators[1].outputs[0].shape[1] 'in.weight': a variable's"},
+      {changed("aten.silu\"", "aten.silu_\""),
+       "operators[6].type 'first': aten.silu_ writes into its arguments"},
+      {changed("{\"value\": \"in\"}", "{\"value\": \"sum\"}"),
+       "operators[6].args[0].value 'first': reads 'sum', which"},
+      {changed("{\"value\": \"first\"}, {\"int\": 1}", "{\"value\": \"first\", \"index\": 3}, {\"int\": 1}"),
+       "operators[7].args[0].value 'scan': reads output 3 of 'first'"},
+      {changed("\"name\": \"gate\"", "\"name\": \"g*te\""), "operators[9].name 'g*te': "},
+      {changed("\"name\": \"label\"", "\"name\": \"lable\""),
+       "operators[15].name: placeholder 'lable' gets no data"},
+      {changed("\"loss\": {\"value\": \"loss\"}", "\"loss\": {\"value\": \"out\"}"),
+       "must be a floating scalar"},
+      {changed("[-1, 3]", "[-1, 4]"), "operators[14].outputs[0] 'out': output 0 of aten.linear is"},
+      {changed("\"shape\": [-1, 5]", "\"shape\": [4, 5]"),
+       "operators[0].outputs[0].shape: the first dimension"},
+  };
+  ASSERT_GE(cases.size(), 20U);
+  for (const auto& [text, message] : cases) {
+    fusion::testing::WriteFile(folder_ / "model.json", text);
+    const ProcessResult result =
+        Ctl({"run", "-f", folder_ / "own.yaml", "-f", Job(), "--workdir", Workdir()});
+    EXPECT_EQ(result.exit_code, 2) << message;
+    EXPECT_THAT(result.err, HasSubstr("own.yaml:1:5: spec.model.graph.uri: ")) << message;
+    EXPECT_THAT(result.err, HasSubstr(message));
+    EXPECT_FALSE(fs::exists(Workdir())) << message;
+  }
+}
+
+TEST_F(Fusionctl, GraphIsDrawnInTheColoursOfItsStages) {
+  const ProcessResult planned = Ctl({"plan", "-f", Job(), "--workdir", Workdir(), "-o", "json"});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  const ProcessResult svg = Ctl({"graph", "-f", Job(), "--workdir", Workdir(), "-o", "svg"});
+  ASSERT_EQ(svg.exit_code, 0) << svg.err;
+  EXPECT_THAT(svg.out, HasSubstr(">stage 0: a1 (site-a)</text>"));
+  fusion::testing::WriteFile(folder_ / "plan.json", planned.out);
+  EXPECT_EQ(Ctl({"graph", "-f", Job(), "-o", "svg", "--plan", folder_ / "plan.json"}).out, svg.out);
+  fusion::testing::WriteFile(folder_ / "plan.json", R"({"job": "other"})");
+  EXPECT_EQ(Ctl({"graph", "-f", Job(), "-o", "svg", "--plan", folder_ / "plan.json"}).exit_code, 2);
+  fusion::testing::WriteFile(folder_ / "graph.svg", svg.out);
+  const ProcessResult parsed = fusion::testing::Run(
+      {"/usr/bin/python3", "-c",
+       "import sys, xml.dom.minidom as m; d = m.parse(sys.argv[1]); print(len([g for g in "
+       "d.getElementsByTagName('g') if g.getAttribute('class') == 'operator']))",
+       folder_ / "graph.svg"},
+      folder_ / "captured");
+  EXPECT_EQ(parsed.exit_code, 0) << parsed.err;
+  const json graph = json::parse(Ctl({"graph", "-f", Job()}).out);
+  size_t drawn = 0;
+  for (const json& op : graph["operators"]) drawn += op["kind"] != "VARIABLE" ? 1 : 0;
+  EXPECT_EQ(parsed.out, absl::StrCat(drawn, "\n"));
 }
 
 TEST_F(Fusionctl, ProfileIsMeasuredOnceAndRounded) {

@@ -8,6 +8,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "graph/families.h"
+#include "graph/graph_file.h"
+#include "graph/job_data.h"
 
 namespace fusion::cli {
 namespace {
@@ -35,12 +38,34 @@ void CheckSource(const Job& job, const std::string& field, const std::string& ur
   if (!wrong.empty()) errors->push_back(job.Error({field, wrong}));
 }
 
+/// The graph itself, that the job's data fits it, and that the values beside it are there.
+void CheckGraph(const Job& job, std::vector<api::ManifestError>* errors) {
+  constexpr absl::string_view kField = "spec.model.graph.uri";
+  const std::string& uri = job.object.spec().model().graph().uri();
+  if (uri.empty()) return;  // said already
+  const auto add = [&](const absl::Status& status) {
+    absl::string_view message = status.message();
+    const size_t colon = message.find(": ");
+    const bool path = absl::StartsWith(message, "spec.") && colon != absl::string_view::npos;
+    errors->push_back(job.Error({std::string(path ? message.substr(0, colon) : kField),
+                                 std::string(path ? message.substr(colon + 2) : message)}));
+  };
+  const auto graph =
+      graph::BuildModel(job.object.spec().model(), std::filesystem::path(job.file).parent_path().string());
+  if (!graph.ok()) return add(graph.status());
+  v1alpha1::FusionJobSpec spec = job.object.spec();
+  if (const absl::Status status = graph::CompleteSpec(*graph, &spec); !status.ok()) add(status);
+  if (graph::HasStoredValues(*graph) && !job.object.spec().model().has_init_from())
+    CheckSource(job, std::string(kField), graph::StoredValuesUri(uri), false, errors);
+}
+
 void CheckJobFiles(const Job& job, std::vector<api::ManifestError>* errors) {
   const v1alpha1::FusionJobSpec& spec = job.object.spec();
   if (spec.data().has_uri()) CheckSource(job, "spec.data.uri", spec.data().uri(), false, errors);
   if (spec.data().tokenizer().has_uri()) {
     CheckSource(job, "spec.data.tokenizer.uri", spec.data().tokenizer().uri(), false, errors);
   }
+  if (spec.model().has_graph()) CheckGraph(job, errors);
   if (spec.model().init_from().has_uri()) {
     CheckSource(job, "spec.model.initFrom.uri", spec.model().init_from().uri(), true, errors);
   }

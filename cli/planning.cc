@@ -1,20 +1,39 @@
 #include "cli/planning.h"
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "cli/exit_code.h"
 #include "graph/autocast.h"
 #include "graph/families.h"
+#include "nlohmann/json.hpp"
+#include "proto/json_mapper.h"
 
 namespace fusion::cli {
 
 absl::StatusOr<graph::v1::Graph> JobGraph(const api::Declared<v1alpha1::FusionJob>& job) {
   const v1alpha1::FusionJobSpec& spec = job.object.spec();
-  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(spec.model());
+  absl::StatusOr<graph::v1::Graph> graph =
+      graph::BuildModel(spec.model(), std::filesystem::path(job.file).parent_path().string());
   if (graph.ok()) graph = graph::ApplyPrecision(*std::move(graph), spec.training());
   if (graph.ok()) return graph;
   return absl::Status(graph.status().code(),
                       absl::StrCat(job.file, ":", job.document.index, ":", job.document.LineOf("spec.model"),
                                    ": ", graph.status().message()));
+}
+
+absl::StatusOr<graph::v1::Plan> ReadPlan(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, " cannot be read"));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, " is not JSON"));
+  graph::v1::Plan plan;
+  const absl::Status status = api::FromJson(value, api::Mode::kStrict, &plan);
+  if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
+  return plan;
 }
 
 std::vector<v1alpha1::Compnode> Compnodes(const api::Manifest& manifest) {

@@ -8,12 +8,16 @@
 #include "absl/status/statusor.h"
 #include "cli/console.h"
 #include "fusion/graph/v1/graph.pb.h"
+#include "fusion/graph/v1/plan.pb.h"
 #include "proto/manifest.h"
 
 namespace fusion::cli {
 
 /// The graph of the job's model; an error begins with the job's file.
 absl::StatusOr<graph::v1::Graph> JobGraph(const api::Declared<v1alpha1::FusionJob>& job);
+
+/// A plan.json, strictly read.
+absl::StatusOr<graph::v1::Plan> ReadPlan(const std::string& path);
 
 /// The objects alone, in file order.
 std::vector<v1alpha1::Compnode> Compnodes(const api::Manifest& manifest);

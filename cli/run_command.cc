@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -36,19 +34,6 @@ namespace {
 namespace fs = std::filesystem;
 
 using Job = api::Declared<v1alpha1::FusionJob>;
-
-/// A plan.json, strictly read.
-absl::StatusOr<graph::v1::Plan> ReadPlan(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, " cannot be read"));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, " is not JSON"));
-  graph::v1::Plan plan;
-  const absl::Status status = api::FromJson(value, api::Mode::kStrict, &plan);
-  if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
-  return plan;
-}
 
 /// The jobs of one `fusionctl run`, one after another.
 class Run {

@@ -4,11 +4,15 @@
 
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/drawn_graph.h"
+#include "cli/graph_view.h"
 #include "cli/object_view.h"
 #include "cli/plan_view.h"
 #include "cli/progress.h"
@@ -32,6 +36,79 @@ TEST(Table, AlignsColumns) {
             "NAME     BYTES  NOTE\n"
             "a            1\n"
             "0 → 1  1234567  x\n");
+}
+
+graph::v1::Graph Branches() {
+  graph::v1::Graph graph;
+  graph.set_name("a \"b\" <c>");
+  const auto add = [&](const std::string& name, const std::vector<std::string>& reads) {
+    graph::v1::Operator* op = graph.add_operators();
+    op->set_name(name);
+    op->set_type("aten.sum");
+    for (const std::string& read : reads) op->add_args()->mutable_value()->set_operator_(read);
+  };
+  add("x", {});
+  add("left", {"x"});
+  add("right", {"x"});
+  add("deep", {"left"});
+  add("late", {});
+  add("end", {"deep", "right", "x", "late", "deep"});
+  return graph;
+}
+
+TEST(DrawnGraph, LayersFollowTheLongestWay) {
+  const graph::v1::Graph graph = Branches();
+  const DrawnGraph drawn = MakeDrawn(graph, nullptr);
+  EXPECT_EQ(drawn.edges.size(), 7U) << "one for each pair";
+  const Layout layout = MakeLayout(drawn);
+  const auto y = [&](int node) { return layout.boxes[static_cast<size_t>(node)].y; };
+  EXPECT_LT(y(0), y(1));
+  EXPECT_EQ(y(1), y(2));
+  EXPECT_LT(y(2), y(3));
+  EXPECT_EQ(y(4), y(3)) << "right above its reader";
+  EXPECT_LT(y(3), y(5));
+  for (size_t a = 0; a < layout.boxes.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) {
+      const auto& one = layout.boxes[a];
+      const auto& other = layout.boxes[b];
+      if (one.y == other.y) {
+        EXPECT_GE(std::abs(one.x - other.x), (one.width + other.width) / 2) << a << " over " << b;
+      }
+    }
+    EXPECT_GE(layout.boxes[a].x - layout.boxes[a].width / 2, 0);
+    EXPECT_LE(layout.boxes[a].x + layout.boxes[a].width / 2, layout.width);
+    EXPECT_LE(layout.boxes[a].y, layout.height);
+  }
+  for (size_t i = 0; i < drawn.edges.size(); ++i) {
+    EXPECT_EQ(layout.paths[i].front().x, layout.boxes[static_cast<size_t>(drawn.edges[i].from)].x);
+    EXPECT_EQ(layout.paths[i].back().x, layout.boxes[static_cast<size_t>(drawn.edges[i].to)].x);
+  }
+}
+
+TEST(DrawnGraph, NamesAreQuotedAndStagesColoured) {
+  const graph::v1::Graph graph = Branches();
+  graph::v1::Plan plan;
+  for (int i = 0; i < 2; ++i) {
+    graph::v1::PlannedStage* stage = plan.add_stages();
+    stage->set_index(i);
+    stage->set_compnode(i == 0 ? "n<1>" : "n2");
+  }
+  for (const char* name : {"x", "left", "late"}) plan.mutable_stages(0)->add_operators(name);
+  for (const char* name : {"right", "deep", "end"}) plan.mutable_stages(1)->add_operators(name);
+  const DrawnGraph drawn = MakeDrawn(graph, &plan);
+  EXPECT_NE(drawn.stages[0].color, drawn.stages[1].color);
+  EXPECT_EQ(
+      std::count_if(drawn.edges.begin(), drawn.edges.end(), [](const DrawnEdge& e) { return e.crosses; }), 4);
+  const std::string dot = GraphDot(graph, &plan);
+  EXPECT_THAT(dot, testing::StartsWith("digraph \"a \\\"b\\\" <c>\" {\n"));
+  EXPECT_THAT(dot, HasSubstr("n0 -> n2 [style=dashed, penwidth=2];"));
+  EXPECT_THAT(dot, HasSubstr("n0 -> n1;"));
+  EXPECT_THAT(dot, HasSubstr("fillcolor=\"" + drawn.stages[1].color + "\", comment=\"stage 1\""));
+  const std::string svg = GraphSvg(graph, &plan);
+  EXPECT_THAT(svg, HasSubstr("<title>a &quot;b&quot; &lt;c&gt;</title>"));
+  EXPECT_THAT(svg, HasSubstr("stage 0: n&lt;1&gt;</text>"));
+  EXPECT_THAT(svg, HasSubstr("fill=\"" + drawn.stages[0].color + "\" stroke=\"#333333\""));
+  EXPECT_THAT(GraphSvg(graph, nullptr), Not(HasSubstr("legend")));
 }
 
 Progress Running() {

@@ -20,7 +20,7 @@ class KeptOutputs {
     for (int i = graph_.operators_size() - 1; i >= 0; --i) {
       const v1::Operator& op = graph_.operators(i);
       if (op.kind() == v1::Operator::VARIABLE) continue;
-      const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());
+      const RegisteredOperator* entry = FindRegistered(op);
       if (op.kind() != v1::Operator::PLACEHOLDER) MarkReads(i, entry);
       if (entry != nullptr && entry->row->aliases) continue;  // its source has the bytes
       for (int output = 0; output < op.outputs_size(); ++output) {

@@ -88,6 +88,8 @@ const std::vector<RegisteredOperator>& Registry();
 
 /// Null for an operator outside the registry.
 const RegisteredOperator* FindRegistered(absl::string_view type, absl::string_view overload);
+/// Null also where the graph says that the row does not apply (Operator.recorded).
+const RegisteredOperator* FindRegistered(const v1::Operator& op);
 
 /// Specs of the outputs by the row's rule.
 absl::StatusOr<std::vector<v1::TensorSpec>> InferOutputs(const RegisteredOperator& entry,

@@ -36,7 +36,7 @@ absl::StatusOr<const v1::TensorSpec*> SpecBefore(const v1::Graph& graph, int ind
 bool MayNeedGradient(const v1::Operator& producer) {
   if (producer.kind() == v1::Operator::PLACEHOLDER) return false;
   if (producer.kind() == v1::Operator::VARIABLE) return producer.variable().trainable();
-  const RegisteredOperator* entry = FindRegistered(producer.type(), producer.overload());
+  const RegisteredOperator* entry = FindRegistered(producer);
   return entry == nullptr || entry->row->differentiable;
 }
 
@@ -50,13 +50,25 @@ OperatorCost DeclaredCost(const v1::Graph& graph, int index, int64_t samples) {
     return cost;
   }
   double inputs = 0;
+  double elements = 0;
+  bool backward = false;
+  const auto count = [&elements, samples](const v1::TensorSpec& spec) {
+    const auto bytes = static_cast<double>(BytesOf(spec, samples));
+    elements += bytes / static_cast<double>(BytesPerElement(spec.dtype()));
+    return bytes;
+  };
   ForEachRead(op, [&](const v1::ValueRef& ref) {
-    if (auto spec = SpecBefore(graph, index, ref); spec.ok()) {
-      inputs += static_cast<double>(BytesOf(**spec, samples));
-    }
+    auto spec = SpecBefore(graph, index, ref);
+    if (!spec.ok()) return;
+    inputs += count(**spec);
+    backward = backward || (IsFloating((*spec)->dtype()) &&
+                            MayNeedGradient(graph.operators(ProducerBefore(graph, index, ref.operator_()))));
   });
-  cost.forward_flops = op.flops().forward() * static_cast<double>(samples);
-  cost.backward_flops = op.flops().backward() * static_cast<double>(samples);
+  for (const v1::TensorSpec& spec : op.outputs()) count(spec);
+  cost.forward_flops = op.has_flops() ? op.flops().forward() * static_cast<double>(samples) : elements;
+  cost.backward_flops = op.has_flops() ? op.flops().backward() * static_cast<double>(samples)
+                        : backward     ? 2 * elements
+                                       : 0;
   cost.forward_bytes = inputs + cost.output_bytes;
   cost.backward_bytes = cost.backward_flops > 0 ? 2 * inputs + cost.output_bytes : 0;
   return cost;
@@ -71,7 +83,7 @@ void AppendArgument(const v1::Graph& graph, int index, int64_t samples, const v1
     return absl::StrCat(TypeText((*spec)->dtype()), "[", absl::StrJoin(ShapeOf(**spec, samples), ","), "]",
                         MayNeedGradient(graph.operators(producer)) ? "" : "!");
   };
-  const auto number = [samples](const v1::AffineInt& n) { return n.value() + n.times_batch() * samples; };
+  const auto number = [samples](const v1::AffineInt& n) { return ValueAt(n, samples); };
   switch (argument.kind_case()) {
     case v1::Argument::kValue:
       absl::StrAppend(out, value(argument.value()));
@@ -169,6 +181,10 @@ const RegisteredOperator* FindRegistered(absl::string_view type, absl::string_vi
   return &*found;
 }
 
+const RegisteredOperator* FindRegistered(const v1::Operator& op) {
+  return op.recorded() ? nullptr : FindRegistered(op.type(), op.overload());
+}
+
 absl::StatusOr<std::vector<v1::TensorSpec>> InferOutputs(const RegisteredOperator& entry,
                                                          const v1::Operator& op,
                                                          const Call::Resolve& resolve) {
@@ -177,12 +193,14 @@ absl::StatusOr<std::vector<v1::TensorSpec>> InferOutputs(const RegisteredOperato
   return entry.row->shapes(*call);
 }
 
+bool IsRegistered(const v1::Operator& op) { return FindRegistered(op.type(), op.overload()) != nullptr; }
+
 absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t samples) {
   if (index < 0 || index >= graph.operators_size()) {
     return absl::OutOfRangeError(absl::StrCat("operator ", index, " of ", graph.operators_size()));
   }
   const v1::Operator& op = graph.operators(index);
-  const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());
+  const RegisteredOperator* entry = FindRegistered(op);
   if (entry == nullptr) return DeclaredCost(graph, index, samples);
   auto call =
       Call::Bind(entry->schema, op, [&](const v1::ValueRef& ref) { return SpecBefore(graph, index, ref); });
@@ -247,6 +265,16 @@ int64_t BytesOf(const v1::TensorSpec& spec, int64_t samples) {
   return bytes;
 }
 
+int64_t ValueAt(const v1::AffineInt& number, int64_t samples) {
+  constexpr auto kMax = std::numeric_limits<int64_t>::max();
+  constexpr auto kMin = std::numeric_limits<int64_t>::min();
+  int64_t result = 0;
+  if (__builtin_mul_overflow(number.times_batch(), samples, &result))
+    return number.times_batch() > 0 ? kMax : kMin;
+  if (__builtin_add_overflow(result, number.value(), &result)) return number.value() > 0 ? kMax : kMin;
+  return result;
+}
+
 std::string OperatorSignature(const v1::Graph& graph, int index, int64_t samples) {
   const v1::Operator& op = graph.operators(index);
   std::string signature = op.type();
@@ -274,7 +302,7 @@ std::vector<bool> CarriesGradient(const v1::Graph& graph) {
       carries[i] = op.variable().trainable();
       continue;
     }
-    const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());
+    const RegisteredOperator* entry = FindRegistered(op);
     if (entry != nullptr && !entry->row->differentiable) continue;
     ForEachRead(op, [&](const v1::ValueRef& ref) {
       const int producer = index.Find(ref.operator_());

@@ -28,7 +28,8 @@ struct OperatorCost {
   double output_bytes = 0;
 };
 
-/// Cost of `graph.operators(index)` for `samples` samples: from the registry, else from the declared flops.
+/// Cost of `graph.operators(index)` for `samples` samples: from the registry, else as declared; where nothing
+/// is declared, one FLOP for each element read or written, and twice that backward.
 absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t samples);
 
 /// INVALID_ARGUMENT names an operator that cannot train on micro-batches of so many samples (BatchNorm over
@@ -44,6 +45,9 @@ std::vector<double> KeptOutputBytes(const v1::Graph& graph, int64_t samples);
 int64_t BytesOf(const v1::TensorSpec& spec, int64_t samples);
 std::vector<int64_t> ShapeOf(const v1::TensorSpec& spec, int64_t samples);
 
+/// value + times_batch x samples, saturated.
+int64_t ValueAt(const v1::AffineInt& number, int64_t samples);
+
 /// Operators with equal signatures at equal `samples` cost the same: type, overload, argument shapes and
 /// constants.
 std::string OperatorSignature(const v1::Graph& graph, int index, int64_t samples);
@@ -57,6 +61,9 @@ std::vector<v1::ValueRef> WrittenVariables(const v1::Operator& op);
 absl::Status ValidateGraph(const v1::Graph& graph);
 
 bool IsFloating(v1::DataType dtype);
+
+/// Whether the registry has a row for the operator's type, also where the graph sets it aside.
+bool IsRegistered(const v1::Operator& op);
 
 /// By operator: whether a gradient of its floating outputs is of use, that is, a trainable variable lies
 /// before it (or is it) on a path of operators through which gradients pass.

@@ -59,9 +59,18 @@ const Malformed kCases[] = {
     {"type without namespace", [](v1::Graph& g) { Op(g, "layers.1").set_type("relu"); }, "NAMESPACE.NAME"},
     {"type with overload", [](v1::Graph& g) { Op(g, "layers.1").set_type("aten.add.Tensor"); },
      "NAMESPACE.NAME"},
-    {"unknown type without cost", [](v1::Graph& g) { Op(g, "layers.1").set_type("aten.erf"); },
-     "declares no flops"},
-    {"unknown overload", [](v1::Graph& g) { Op(g, "layers.1").set_overload("Scalar"); }, "declares no flops"},
+    {"argument of an unknown type",
+     [](v1::Graph& g) {
+       Retype(g, "aten.erf",
+              R"(args { value { operator: "layers.0" } } args { dtype: DATA_TYPE_UNSPECIFIED })");
+     },
+     "args[1].dtype 'layers.1': is no known data type"},
+    {"an argument that grows without bound",
+     [](v1::Graph& g) {
+       Retype(g, "aten.erf", R"(args { value { operator: "layers.0" } }
+                                args { ints { items { value: 1 } items { times_batch: 9223372036854775807 } } })");
+     },
+     "args[1].ints[1].timesBatch 'layers.1': is 9223372036854775807"},
     {"in place", [](v1::Graph& g) { Op(g, "layers.1").set_type("aten.relu_"); }, "writes into its arguments"},
     {"out variant", [](v1::Graph& g) { Op(g, "layers.1").set_overload("out"); }, "writes into its arguments"},
     {"negative flops", [](v1::Graph& g) { Op(g, "layers.1").mutable_flops()->set_forward(-1); }, "flops"},
@@ -327,10 +336,19 @@ TEST(ValidateGraph, RefusesMalformedImagesAndStatistics) {
   }
 }
 
+TEST(ValidateGraph, AcceptsOperatorsOutsideTheRegistry) {
+  v1::Graph graph = Mlp();
+  Op(graph, "layers.1").set_type("aten.erf");
+  EXPECT_TRUE(ValidateGraph(graph).ok()) << ValidateGraph(graph);
+  Op(graph, "layers.1").set_type("aten.relu");
+  Op(graph, "layers.1").set_overload("Scalar");
+  EXPECT_TRUE(ValidateGraph(graph).ok()) << "whether LibTorch has it, the engine says";
+}
+
 TEST(ValidateGraph, NamesTheOperator) {
   v1::Graph graph = Mlp();
   Op(graph, "layers.1").mutable_outputs(0)->set_shape(1, 9);
-  EXPECT_THAT(std::string(ValidateGraph(graph).message()), HasSubstr("operators[4] 'layers.1': "));
+  EXPECT_THAT(std::string(ValidateGraph(graph).message()), HasSubstr("operators[4].outputs[0] 'layers.1': "));
 }
 
 }  // namespace

@@ -168,6 +168,9 @@ FieldErrors CheckModel(const Model& model) {
   if (!model.has_family()) {
     if (model.has_config())
       errors.push_back({"spec.model.config", "belongs to a family; leave it out beside graph"});
+    if (model.has_loss())
+      errors.push_back(
+          {"spec.model.loss", "belongs to a family; a graph ends in its own loss, leave it out"});
     return errors;
   }
   CheckConfig(model.family(), model.config(), &errors);

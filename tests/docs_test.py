@@ -3,6 +3,7 @@
 
     tests/docs_test.py SOURCE BUILD
 """
+import os
 import pathlib
 import re
 import shutil
@@ -12,6 +13,9 @@ import tempfile
 import unittest
 
 SOURCE, BUILD = pathlib.Path(sys.argv.pop(1)), pathlib.Path(sys.argv.pop(1))
+# The Python of setup/python.sh.
+PYTHON = pathlib.Path(os.environ.get("FUSION_CACHE") or
+                      pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "fusion") / "python"
 PAGES = [SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 
@@ -35,7 +39,8 @@ class Documentation(unittest.TestCase):
 
     def run_line(self, line):
         return subprocess.run(["bash", "-euc", line], cwd=self.scratch, capture_output=True, text=True, timeout=300, check=False,
-                              env={"PATH": f"{BUILD / 'bin'}:/usr/bin:/bin", "HOME": str(self.scratch)})
+                              env={"PATH": f"{BUILD / 'bin'}:/usr/bin:/bin:{PYTHON / 'bin'}", "HOME": str(self.scratch),
+                                   "PYTHONPATH": str(SOURCE / "python" / "fusion_export")})
 
     def test_every_shell_command_runs(self):
         ran = 0
@@ -48,9 +53,9 @@ class Documentation(unittest.TestCase):
         self.assertGreater(ran, 5)
 
     def test_every_example_file_is_valid(self):
-        for example in sorted((SOURCE / "examples").glob("*.yaml")):
+        for example in sorted((SOURCE / "examples").rglob("*.yaml")):
             with self.subTest(example=example.name):
-                run = self.run_line(f"fusionctl validate -f examples/{example.name}")
+                run = self.run_line(f"fusionctl validate -f examples/{example.relative_to(SOURCE / 'examples')}")
                 self.assertEqual(run.returncode, 0, run.stderr)
 
     def test_whole_jobs_in_yaml_blocks_are_valid(self):

@@ -355,7 +355,7 @@ absl::StatusOr<int> Measure(const Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("a micro-batch of ", micro, " does not divide the global batch of ", batch.global()));
   }
-  auto graph = graph::BuildModel(setup->spec.model());
+  auto graph = graph::BuildModel(setup->spec.model(), setup->base_directory);
   if (graph.ok()) {
     graph = graph::ApplyPrecision(*std::move(graph), setup->spec.training());
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "graph/autocast.h"
 #include "graph/families.h"
+#include "graph/job_data.h"
 #include "graph/slicing.h"
 #include "scheduler/plan.h"
 #include "scheduler/planner.h"
@@ -68,6 +69,23 @@ std::vector<wire::v1::ModelVariable> VariablesOf(const graph::v1::Graph& graph) 
   return variables;
 }
 
+/// The graph, and the job as workers are told it: with what the graph says of its data.
+struct Model {
+  graph::v1::Graph graph;
+  FusionJobSpec spec;
+};
+
+absl::StatusOr<Model> ModelOf(const FusionJob& job, const std::string& base_directory) {
+  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(job.spec().model(), base_directory);
+  if (graph.ok()) graph = graph::ApplyPrecision(*std::move(graph), job.spec().training());
+  if (!graph.ok()) return graph.status();
+  Model model{*std::move(graph), job.spec()};
+  absl::Status status = graph::CompleteSpec(model.graph, &model.spec);
+  if (status.ok()) status = CheckData(model.spec, base_directory);
+  if (!status.ok()) return status;
+  return model;
+}
+
 const Compnode* FindCompnode(const std::vector<Compnode>& compnodes, const std::string& name) {
   const auto found = std::find_if(compnodes.begin(), compnodes.end(), [&](const Compnode& compnode) {
     return compnode.metadata().name() == name;
@@ -82,12 +100,6 @@ absl::StatusOr<std::vector<graph::v1::StageProgram>> MakePrograms(const graph::v
   if (!programs.ok()) return programs.status();
   if (absl::Status status = graph::SetCodecs(plan, *programs); !status.ok()) return status;
   return programs;
-}
-
-absl::StatusOr<graph::v1::Graph> JobGraph(const v1alpha1::FusionJobSpec& spec) {
-  absl::StatusOr<graph::v1::Graph> graph = graph::BuildModel(spec.model());
-  if (!graph.ok()) return graph;
-  return graph::ApplyPrecision(*std::move(graph), spec.training());
 }
 
 }  // namespace
@@ -144,16 +156,15 @@ absl::StatusOr<graph::v1::Plan> LocalPlanning::MakePlan(const FusionJob& job,
                                                         int64_t incarnation) {
   absl::StatusOr<JobFiles> files = FilesOf(job);
   if (!files.ok()) return files.status();
-  if (absl::Status status = CheckData(job.spec(), files->base_directory); !status.ok()) return status;
-  absl::StatusOr<graph::v1::Graph> graph = JobGraph(job.spec());
-  if (!graph.ok()) return graph.status();
-  absl::StatusOr<scheduler::MachineProfile> profile = MeasuredProfile(job, *graph);
+  absl::StatusOr<Model> model = ModelOf(job, files->base_directory);
+  if (!model.ok()) return model.status();
+  absl::StatusOr<scheduler::MachineProfile> profile = MeasuredProfile(job, model->graph);
   if (!profile.ok()) return profile.status();
   if (absl::Status status = CheckEmulation(compnodes, cores_, profile->flops); !status.ok()) return status;
 
   const scheduler::PlanRequest request{.job = job.metadata().name(),
                                        .spec = job.spec(),
-                                       .graph = *graph,
+                                       .graph = model->graph,
                                        .compnodes = compnodes,
                                        .machine = *profile,
                                        .incarnation = incarnation};
@@ -171,19 +182,19 @@ absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments
     const FusionJob& job, const std::vector<Compnode>& compnodes, const graph::v1::Plan& plan) {
   absl::StatusOr<JobFiles> files = FilesOf(job);
   if (!files.ok()) return files.status();
-  absl::StatusOr<graph::v1::Graph> graph = JobGraph(job.spec());
-  if (!graph.ok()) return graph.status();
-  absl::StatusOr<std::vector<graph::v1::StageProgram>> programs = MakePrograms(*graph, plan);
+  absl::StatusOr<Model> model = ModelOf(job, files->base_directory);
+  if (!model.ok()) return model.status();
+  absl::StatusOr<std::vector<graph::v1::StageProgram>> programs = MakePrograms(model->graph, plan);
   if (!programs.ok()) return programs.status();
   absl::StatusOr<std::string> model_config = graph::ModelConfigJson(job.spec().model());
   if (!model_config.ok()) return model_config.status();
-  absl::StatusOr<scheduler::MachineProfile> profile = MeasuredProfile(job, *graph);
+  absl::StatusOr<scheduler::MachineProfile> profile = MeasuredProfile(job, model->graph);
   if (!profile.ok()) return profile.status();
   absl::StatusOr<std::vector<std::vector<wire::v1::EmulatedLink>>> links =
       scheduler::EmulatedLinksOf(compnodes, plan);
   if (!links.ok()) return links.status();
 
-  const std::vector<wire::v1::ModelVariable> variables = VariablesOf(*graph);
+  const std::vector<wire::v1::ModelVariable> variables = VariablesOf(model->graph);
   std::vector<wire::v1::Assignment> assignments;
   for (int stage = 0; stage < plan.stages_size(); ++stage) {
     const Compnode& compnode =
@@ -191,7 +202,7 @@ absl::StatusOr<std::vector<wire::v1::Assignment>> LocalPlanning::MakeAssignments
     wire::v1::Assignment& assignment = assignments.emplace_back();
     assignment.set_job(KeyOfJob(job).ToString());
     assignment.set_incarnation(plan.incarnation());
-    *assignment.mutable_spec() = job.spec();
+    *assignment.mutable_spec() = model->spec;
     *assignment.mutable_program() = std::move((*programs)[stage]);
     assignment.set_base_directory(files->base_directory);
     assignment.set_checkpoint_directory(CheckpointFolder(job.spec(), files->base_directory, files->folder));

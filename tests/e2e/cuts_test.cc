@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/skip_graph_for_test.h"
 #include "tests/support/process.h"
 
 namespace fusion {
@@ -105,13 +106,32 @@ spec:
 )" + Compnodes(compnodes);
 }
 
+// A graph of one's own with operators that the registry does not have, and edges that skip stages.
+std::string GraphJob(int compnodes) {
+  return R"(apiVersion: fusion.dev/v1alpha1
+kind: FusionJob
+metadata: {name: job}
+spec:
+  model: {graph: {uri: model.json}}
+  data: {kind: table, uri: wide.csv}
+  training:
+    steps: 50
+    batch: {global: 16, micro: 4}
+    seed: 3
+    optimizer: {type: AdamW, learningRate: 1e-2}
+  communication: {compression: {type: None}}
+)" + Compnodes(compnodes);
+}
+
 std::string JobOf(const std::string& family, int compnodes) {
+  if (family == "graph") return GraphJob(compnodes);
   return family == "gpt2"     ? Gpt2Job(compnodes)
          : family == "resnet" ? ResnetJob(compnodes)
                               : MlpJob(compnodes);
 }
 
 void WriteData(const ScratchFolder& folder) {
+  testing::WriteFile(folder / "model.json", graph::SkipGraphJson());
   std::mt19937 random(7);
   std::string images;
   for (int i = 0; i < 200; ++i) {
@@ -132,6 +152,17 @@ void WriteData(const ScratchFolder& folder) {
              std::to_string(2 * a - b + 0.5 * c) + "\n";
   }
   testing::WriteFile(folder / "table.csv", table);
+  std::string wide = "a,b,c,d,e,x,y,z\n";
+  for (int i = 0; i < 200; ++i) {
+    double sum = 0;
+    for (int column = 0; column < 5; ++column) {
+      const double value = random() % 100 / 10.0;
+      sum += value;
+      wide += std::to_string(value) + ",";
+    }
+    wide += std::to_string(sum) + "," + std::to_string(sum * sum) + "," + std::to_string(-sum) + "\n";
+  }
+  testing::WriteFile(folder / "wide.csv", wide);
 }
 
 /// Loss, learning rate and gradient norm of every step, as the texts of the numbers, so that equality is
@@ -145,6 +176,15 @@ std::vector<std::string> Losses(const std::string& metrics_file) {
                      step.at("gradientNorm").dump());
   }
   return losses;
+}
+
+bool HasLink(const std::string& metrics_file, int from, int to) {
+  std::istringstream lines(testing::ReadFile(metrics_file));
+  std::string line;
+  std::getline(lines, line);
+  const json metrics = json::parse(line);
+  return std::any_of(metrics.at("links").begin(), metrics.at("links").end(),
+                     [&](const json& link) { return link.at("from") == from && link.at("to") == to; });
 }
 
 /// Cuts the one stage of `plan` into `segments` runs of operators; segment i goes to stage i % stages.
@@ -218,6 +258,10 @@ TEST_P(Cuts, EveryCutGivesTheBitsOfTheUncutRun) {
     EXPECT_EQ(Losses(folder / (name + "/job/metrics.jsonl")), expected);
     EXPECT_TRUE(testing::ReadFile(folder / (name + model_path)) == model)
         << "parameters or statistics differ";
+    if (GetParam() == "graph" && stages == 4) {
+      EXPECT_TRUE(HasLink(folder / (name + "/job/metrics.jsonl"), 0, 3))
+          << "no edge skips over the stages between";
+    }
   }
 }
 
@@ -277,7 +321,7 @@ TEST_P(BertCuts, TrainsAndEvaluatesWithTheBitsOfTheUncutRun) {
 INSTANTIATE_TEST_SUITE_P(Towers, BertCuts, ::testing::Values(1, 2),
                          [](const auto& info) { return info.param == 2 ? "Pairs" : "MaskedTokens"; });
 
-INSTANTIATE_TEST_SUITE_P(Families, Cuts, ::testing::Values("mlp", "gpt2", "resnet"),
+INSTANTIATE_TEST_SUITE_P(Families, Cuts, ::testing::Values("mlp", "gpt2", "resnet", "graph"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

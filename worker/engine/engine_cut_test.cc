@@ -12,6 +12,8 @@
 #include "graph/autocast.h"
 #include "graph/builder.h"
 #include "graph/families.h"
+#include "graph/graph_file.h"
+#include "graph/skip_graph_for_test.h"
 #include "graph/slicing.h"
 #include "worker/engine/engine_test_support.h"
 #include "worker/engine/model_fixtures_for_test.h"
@@ -314,6 +316,37 @@ TEST(EngineCutTest, ValuesAndVariablesWithManyReadersAreBitEqual) {
   EXPECT_GT(coverage.cotangents_per_consumer, 20);
   EXPECT_GT(coverage.edges_over_several_sub_dags, 10);
   EXPECT_GT(coverage.borrowed, 20);
+}
+
+TEST(EngineCutTest, OperatorsOutsideTheRegistryAreBitEqual) {
+  const auto graph = graph::ParseGraph(graph::SkipGraphJson());
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const v1alpha1::Model data = SmallMlp(v1alpha1::Loss::MeanSquaredError);
+  const Coverage coverage = CheckRandomCuts(data, *graph);
+  EXPECT_GT(coverage.edges_over_several_sub_dags, 10);
+
+  // Four stages in a row; `input` and `first` go from the first one to the last, past the others.
+  const auto stage = [](const std::vector<std::string>& operators, int32_t depth) {
+    graph::StagePlacement placed;
+    placed.sub_dags.push_back({.operators = operators, .depth = depth});
+    return placed;
+  };
+  const auto programs = graph::Slice(
+      *graph, {stage({"input", "in", "first"}, 4), stage({"scan", "mid"}, 3),
+               stage({"gate", "gated", "second"}, 2), stage({"sum", "joined", "out", "label", "loss"}, 1)});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  std::set<std::string> skipping;
+  for (const graph::v1::Edge& edge : (*programs)[3].incoming()) {
+    if (edge.from_stage() == 0) skipping.insert(edge.value().operator_());
+  }
+  EXPECT_EQ(skipping, (std::set<std::string>{"input", "first"}));
+  const absl::StatusOr<Trajectory> uncut = Train(data, {WholeProgram(*graph)});
+  const absl::StatusOr<Trajectory> cut = Train(data, *programs);
+  ASSERT_TRUE(uncut.ok()) << uncut.status();
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  EXPECT_EQ(cut->losses, uncut->losses);
+  for (const auto& [name, value] : cut->variables)
+    EXPECT_TRUE(BitEqual(value, uncut->variables.at(name))) << name;
 }
 
 }  // namespace

@@ -633,5 +633,30 @@ TEST(EngineTest, MeasuresEveryDistinctOperator) {
   EXPECT_GT(machine->update_seconds_per_parameter, 0);
 }
 
+TEST(EngineTest, MeasuresAroundAnOperatorThatRefusesMadeUpNumbers) {
+  graph::v1::Graph graph = TinyGraph();
+  graph.mutable_operators(3)->set_type("aten.linalg_cholesky");
+  absl::StatusOr<std::unique_ptr<Engine>> engine = LoadEngine("torch");
+  const absl::StatusOr<MachineMeasurement> machine = (*engine)->Measure(graph, 3);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  std::set<std::string> measured;
+  for (const OperatorMeasurement& op : machine->operators) measured.insert(op.signature);
+  EXPECT_EQ(measured, (std::set<std::string>{graph::OperatorSignature(graph, 2, 3),
+                                             graph::OperatorSignature(graph, 4, 3)}));
+  graph.mutable_operators(3)->set_type("aten.no_such_thing");
+  ExpectError((*engine)->Measure(graph, 3).status(), absl::StatusCode::kNotFound,
+              {"'active' (aten.no_such_thing)"});
+}
+
+TEST(EngineTest, OperatorsThatDrawNumbersOfTheirOwnAreRefused) {
+  graph::v1::Graph graph = TinyGraph();
+  graph::v1::Operator* op = graph.mutable_operators(3);
+  op->set_type("aten.dropout");
+  op->add_args()->set_double_(0.5);
+  op->add_args()->mutable_training();
+  ExpectError(LoadStatus(graph), absl::StatusCode::kInvalidArgument,
+              {"'active' (aten.dropout)", "multiply by fusion.dropout_mask"});
+}
+
 }  // namespace
 }  // namespace fusion::worker

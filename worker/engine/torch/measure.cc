@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "graph/registry.h"
 #include "worker/engine/torch/border.h"
@@ -255,6 +257,48 @@ void MeasureRates(MachineMeasurement& result) {
   }
 }
 
+// Says an operator by its name in the graph, not by the one that it is measured under.
+absl::Status InGraphsWords(const absl::Status& status, const graph::v1::Graph& graph) {
+  const std::string measured = "'measured.";
+  std::string message(status.message());
+  const size_t start = message.find(measured);
+  const size_t end = start == std::string::npos ? start : message.find('\'', start + 1);
+  int index = 0;
+  if (end == std::string::npos ||
+      !absl::SimpleAtoi(message.substr(start + measured.size(), end - start - measured.size()), &index) ||
+      index < 0 || index >= graph.operators_size()) {
+    return status;
+  }
+  message.replace(start + 1, end - start - 1, graph.operators(index).name());
+  return absl::Status(status.code(), message);
+}
+
+bool CanLoad(const graph::v1::StageProgram& program) {
+  TorchEngine engine;
+  EngineOptions options;
+  options.training.mutable_optimizer()->set_type(v1alpha1::Optimizer::SGD);
+  return engine.Load(program, options).ok();
+}
+
+// Numbers made up for a measurement do not suit every operator (a matrix that has no Cholesky factor). Those
+// that fail on them, each tried alone, are left out; the planner prices them by its formula.
+absl::StatusOr<MeasuredProgram> ProgramOfMeasurable(const graph::v1::Graph& graph, int64_t samples,
+                                                    const std::vector<std::string>& signatures) {
+  std::set<std::string> failing;
+  for (const std::string& signature : signatures) {
+    const absl::StatusOr<MeasuredProgram> alone = ProgramOfDistinctOperators(
+        graph, samples, [&](const std::string& candidate) { return candidate == signature; });
+    if (!alone.ok()) {
+      return alone.status();
+    }
+    if (!Time(alone->program, samples).ok()) {
+      failing.insert(signature);
+    }
+  }
+  return ProgramOfDistinctOperators(
+      graph, samples, [&](const std::string& candidate) { return !failing.contains(candidate); });
+}
+
 }  // namespace
 
 absl::StatusOr<MachineMeasurement> TorchEngine::Measure(const graph::v1::Graph& graph, int64_t samples) {
@@ -270,13 +314,21 @@ absl::StatusOr<MachineMeasurement> TorchEngine::Measure(const graph::v1::Graph& 
       return operator_seconds.status();
     }
     result.operator_seconds = *operator_seconds;
-    const absl::StatusOr<MeasuredProgram> measured = ProgramOfDistinctOperators(graph, samples);
+    absl::StatusOr<MeasuredProgram> measured =
+        ProgramOfDistinctOperators(graph, samples, [](const std::string&) { return true; });
     if (!measured.ok()) {
       return measured.status();
     }
-    const absl::StatusOr<OperatorTimes> times = Time(measured->program, samples);
+    absl::StatusOr<OperatorTimes> times = Time(measured->program, samples);
+    if (!times.ok() && CanLoad(measured->program)) {
+      measured = ProgramOfMeasurable(graph, samples, measured->signatures);
+      if (!measured.ok()) {
+        return measured.status();
+      }
+      times = Time(measured->program, samples);
+    }
     if (!times.ok()) {
-      return times.status();
+      return InGraphsWords(times.status(), graph);
     }
     for (size_t i = 0; i < measured->signatures.size(); ++i) {
       result.operators.push_back({measured->signatures[i], times->forward[i], times->backward[i]});

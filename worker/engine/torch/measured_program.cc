@@ -53,7 +53,7 @@ class Maker {
     }
   }
 
-  absl::StatusOr<MeasuredProgram> Make() {
+  absl::StatusOr<MeasuredProgram> Make(const std::function<bool(const std::string& signature)>& wanted) {
     result_.program.add_sub_dags()->set_depth(1);
     std::set<std::string> seen;
     for (int i = 0; i < graph_.operators_size(); ++i) {
@@ -62,7 +62,7 @@ class Maker {
         continue;
       }
       std::string signature = graph::OperatorSignature(graph_, i, samples_);
-      if (!seen.insert(signature).second) {
+      if (!seen.insert(signature).second || !wanted(signature)) {
         continue;
       }
       result_.signatures.push_back(std::move(signature));
@@ -163,8 +163,9 @@ class Maker {
 
 }  // namespace
 
-absl::StatusOr<MeasuredProgram> ProgramOfDistinctOperators(const Graph& graph, int64_t samples) {
-  return Maker(graph, samples).Make();
+absl::StatusOr<MeasuredProgram> ProgramOfDistinctOperators(
+    const Graph& graph, int64_t samples, const std::function<bool(const std::string& signature)>& wanted) {
+  return Maker(graph, samples).Make(wanted);
 }
 
 }  // namespace fusion::worker::engine

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,10 @@ struct MeasuredProgram {
   std::vector<std::string> signatures;  ///< by index among the sub-DAG's operators that are no variables
 };
 
-/// INVALID_ARGUMENT where the graph contradicts itself.
-absl::StatusOr<MeasuredProgram> ProgramOfDistinctOperators(const graph::v1::Graph& graph, int64_t samples);
+/// Operators for whose signature `wanted` is false are left out. INVALID_ARGUMENT where the graph contradicts
+/// itself.
+absl::StatusOr<MeasuredProgram> ProgramOfDistinctOperators(
+    const graph::v1::Graph& graph, int64_t samples,
+    const std::function<bool(const std::string& signature)>& wanted);
 
 }  // namespace fusion::worker::engine

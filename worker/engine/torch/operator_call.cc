@@ -1,6 +1,7 @@
 #include "worker/engine/torch/operator_call.h"
 
 #include <ATen/ScalarOps.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "graph/registry.h"
 #include "worker/engine/torch/host_tensor.h"
 
 namespace fusion::worker::engine {
@@ -23,10 +25,6 @@ struct Overloaded : Cases... {
 };
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
-
-int64_t At(const AffineInt& number, int64_t samples) {
-  return number.value() + number.times_batch() * samples;
-}
 
 c10::TypePtr WithoutOptional(c10::TypePtr type) {
   while (const auto optional = type->cast<c10::OptionalType>()) {
@@ -91,6 +89,17 @@ std::optional<c10::IValue> Constant(const Argument& argument, const c10::Type& w
     default:
       return std::nullopt;
   }
+}
+
+// Whether an operator that may draw random numbers is told to draw none: aten.lstm with dropout 0.
+bool DropsNothing(const std::vector<c10::Argument>& wanted, const std::vector<const Argument*>& given) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i].name() == "dropout" || wanted[i].name() == "dropout_p") {
+      return given[i] != nullptr && (given[i]->has_double_() || given[i]->has_int_()) &&
+             given[i]->double_() == 0 && given[i]->int_().value() == 0 && given[i]->int_().times_batch() == 0;
+    }
+  }
+  return false;
 }
 
 std::string KindName(const Argument& argument) {
@@ -172,6 +181,12 @@ absl::StatusOr<OperatorCall> OperatorCall::Bind(const graph::v1::Operator& op) {
       return absl::InvalidArgumentError(absl::StrCat(what, ": argument '", named.name(), "' is given twice"));
     }
     given[static_cast<size_t>(*index)] = &named.argument();
+  }
+
+  if (handle->hasTag(at::Tag::nondeterministic_seeded) && !graph::IsRegistered(op) &&
+      !DropsNothing(wanted, given)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": it draws random numbers that depend on where it runs; multiply by fusion.dropout_mask"));
   }
 
   OperatorCall call(*handle);
@@ -289,13 +304,13 @@ c10::IValue OperatorCall::Evaluate(const Slot& slot, const CallContext& context,
                    return c10::IValue(std::move(tensors));
                  },
                  [&](const AffineNumber& affine) {
-                   const int64_t number = At(affine.number, context.samples);
+                   const int64_t number = graph::ValueAt(affine.number, context.samples);
                    return affine.real ? c10::IValue(static_cast<double>(number)) : c10::IValue(number);
                  },
                  [&](const AffineList& affine) {
                    c10::List<int64_t> numbers;
                    for (const AffineInt& number : affine.numbers) {
-                     numbers.push_back(At(number, context.samples));
+                     numbers.push_back(graph::ValueAt(number, context.samples));
                    }
                    return c10::IValue(std::move(numbers));
                  },

@@ -48,6 +48,7 @@ absl::Status Initialize(const graph::v1::Operator& variable, int64_t seed, at::T
   const uint64_t key = VariableKey(seed, variable.variable().tensor_name());
   switch (init.kind()) {
     case Init::ZEROS:
+    case Init::STORED:  // until it is written
       tensor.zero_();
       return absl::OkStatus();
     case Init::ONES:
