@@ -56,7 +56,7 @@ def initial_value(op, seed):
     if dtype is None or any(extent < 0 for extent in spec.shape):
         raise invalid(f"variable '{op.name}' has no dtype, or a shape that depends on the batch")
     shape = tuple(spec.shape)
-    constants = {init.ZEROS: 0, init.ONES: 1, init.CONSTANT: init.value}
+    constants = {init.ZEROS: 0, init.ONES: 1, init.CONSTANT: init.value, init.STORED: 0}  # stored: until it is written
     if init.kind in constants:
         return np.full(shape, constants[init.kind], dtype)
     if init.kind not in (init.NORMAL, init.UNIFORM):
