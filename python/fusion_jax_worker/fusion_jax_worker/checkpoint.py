@@ -11,7 +11,7 @@ from fusion.v1alpha1 import api_pb2
 
 from . import safetensors
 from .data import map_file
-from .status import Code, StatusError, data_loss, invalid, not_found, of_os_error
+from .status import StatusError, data_loss, invalid, not_found, of_os_error
 from .tensors import DTYPES, spec_text, type_text
 
 _MODEL, _OPTIMIZER, _FEEDBACK = "model/", "optimizer/", "feedback/"
@@ -26,8 +26,8 @@ def _partial_folder(directory, step):
     return os.path.join(directory, f".step-{step}{_PARTIAL}")
 
 
-def write_part(directory, stage, step, variables, optimizer):
-    """variables, optimizer: {name: array}. Returns the part's path."""
+def write_part(directory, stage, step, variables, optimizer, feedback):
+    """variables, optimizer, feedback: {name: array}. Returns the part's path."""
     folder = _partial_folder(directory, step)
     try:
         os.makedirs(folder, exist_ok=True)
@@ -35,6 +35,7 @@ def write_part(directory, stage, step, variables, optimizer):
         raise of_os_error(error, f"cannot create {folder}") from error
     tensors = {_MODEL + name: tensor for name, tensor in variables.items()}
     tensors.update((_OPTIMIZER + name, tensor) for name, tensor in optimizer.items())
+    tensors.update((_FEEDBACK + name, tensor) for name, tensor in feedback.items())
     path = os.path.join(folder, f"stage-{stage}.safetensors")
     safetensors.save(path, tensors)
     return path
@@ -256,7 +257,9 @@ def check_continues(path, state, training):
 
 
 def restore(folder, engine):
-    """Verifies the folder; sets the engine's variables, and the optimizer state of those that it owns."""
+    """Verifies the folder; sets the engine's variables, and the optimizer state of those that it owns. Returns the error feedback
+    of all stages, {name: residual}.
+    """
     verify(folder)
     path, tensors = _model_tensors(folder)
     for variable in engine.stage.variables:
@@ -266,9 +269,8 @@ def restore(folder, engine):
     owned = {variable.tensor_name for variable in engine.stage.variables if not variable.borrowed and variable.trainable}
     state = safetensors.load(os.path.join(folder, _OPTIMIZER_FILE))
     engine.restore_optimizer_state({name: tensor for name, tensor in state.items() if name.rpartition(".")[0] in owned})
-    if os.path.exists(os.path.join(folder, _FEEDBACK_FILE)):
-        raise StatusError(Code.UNIMPLEMENTED, f"{folder} has error feedback of links, which the engine jax does not restore; use "
-                                              "compnodes with the engine torch, or train without errorFeedback")
+    feedback = os.path.join(folder, _FEEDBACK_FILE)
+    return safetensors.load(feedback) if os.path.exists(feedback) else {}
 
 
 def _write(path, name, tensor, variable, engine):

@@ -293,6 +293,14 @@ class EdgeCoder:
             raise precondition("its value's mask is not held: the value was never sent, or its gradient has come already")
         return codecs.decode_gradient(codec, message.data, message.shape, mask)
 
+    def residuals(self):
+        """{(edge, direction): what lossy messages left out so far}. On the encoding thread, or while it is idle."""
+        return {place: feedback.residual for place, feedback in self._feedback.items() if feedback.residual is not None}
+
+    def restore_residuals(self, residuals):
+        for place, residual in residuals.items():
+            self._feedback.setdefault(place, codecs.ErrorFeedback()).restore(residual)
+
     def _keep_mask(self, key, mask):
         edge = self._edges[key.edge].at(key.step)
         if edge.backward.reuses_mask:

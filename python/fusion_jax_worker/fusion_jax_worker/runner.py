@@ -132,6 +132,22 @@ class StageRunner:
         accuracy = sum(self._correct.values()) / (len(self._correct) * self._micro_batch) if self._correct else None
         return (self._mean_loss() if self._program.computes_loss else None), accuracy
 
+    def error_feedback(self):
+        """{name: residual} of this stage's lossy messages, for checkpoints. Between steps."""
+        residuals = self._encoder.submit(self._coder.residuals).result()
+        return {self._feedback_name(*place): residual for place, residual in residuals.items()}
+
+    def restore_error_feedback(self, tensors):
+        """Takes the tensors of this stage's edges; those of others, or of another cut, are left. Before the first step."""
+        places = [(edge.id, FORWARD) for edge in self._program.outgoing] + [(edge.id, BACKWARD) for edge in self._program.incoming]
+        found = {place: tensors[name] for place in places if (name := self._feedback_name(*place)) in tensors}
+        self._coder.restore_residuals({place: np.array(residual) for place, residual in found.items()})
+
+    def _feedback_name(self, edge_id, direction):
+        edge = (self._table.outgoing if direction == FORWARD else self._table.incoming)[edge_id]
+        return (f"{edge.value.operator}:{edge.value.index}/{edge.from_stage}-{edge.to_stage}/"
+                f"{'FORWARD' if direction == FORWARD else 'BACKWARD'}")
+
     def _begin(self, step, training, passes, first):
         self._step, self._training, self._first = step, training, first
         self._received = set()

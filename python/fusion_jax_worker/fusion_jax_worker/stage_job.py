@@ -82,7 +82,7 @@ class StageJob:
         self._report(broker_pb2.WorkerMessage(ready=ready))
         start = self._await("_start")
         if start.checkpoint:
-            checkpoint.restore(start.checkpoint, self._engine)
+            self._runner.restore_error_feedback(checkpoint.restore(start.checkpoint, self._engine))
         evaluate = spec.task == api_pb2.FusionJobSpec.Evaluate
         if evaluate:
             self._validate(0)
@@ -182,13 +182,14 @@ class StageJob:
         # JAX's arrays do not change: what is read now is this step's.
         variables = {variable.tensor_name: np.asarray(engine.read_variable(variable.op.name))
                      for variable in engine.stage.variables if not variable.borrowed}
-        self._last_part = self._disk.submit(self._write_part, step, variables, engine.optimizer_state())
+        self._last_part = self._disk.submit(self._write_part, step, variables, engine.optimizer_state(),
+                                            self._runner.error_feedback())
 
-    def _write_part(self, step, variables, optimizer):
+    def _write_part(self, step, variables, optimizer, feedback):
         part = broker_pb2.CheckpointPart(step=step)
         try:
             part.path = checkpoint.write_part(self._assignment.checkpoint_directory, self._assignment.program.stage, step,
-                                              variables, optimizer)
+                                              variables, optimizer, feedback)
         except StatusError as error:
             part.error = error.message
         self._report(broker_pb2.WorkerMessage(checkpoint_part=part))

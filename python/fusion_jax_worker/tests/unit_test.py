@@ -136,7 +136,10 @@ class CodecsTest(WithReference):
         feedback, parsed = codec.ErrorFeedback(), codec.parse("topk-0.25-fp32+feedback")
         value = np.asarray([[4, 3, 2, 1]], np.float32)
         total = np.zeros_like(value)
-        for _ in range(200):
+        for step in range(200):
+            if step == 100:  # as a checkpoint keeps it
+                kept, feedback = feedback.residual, codec.ErrorFeedback()
+                feedback.restore(kept)
             message, _ = feedback.encode_value(parsed, value)
             total += codec.decode_value(parsed, message, value.shape)[0]
         np.testing.assert_allclose(total / 200, value, atol=0.1)  # what is still left out, over 200
