@@ -68,7 +68,9 @@ TEST(Autocast, CastsWhereTorchDoes) {
   EXPECT_EQ(types.Of("loss"), v1::FLOAT32);
   for (const v1::Operator& op : fp32.operators()) {
     EXPECT_TRUE(types.Has(op.name())) << op.name();
-    if (op.kind() == v1::Operator::VARIABLE) EXPECT_EQ(types.Of(op.name()), v1::FLOAT32) << op.name();
+    if (op.kind() == v1::Operator::VARIABLE) {
+      EXPECT_EQ(types.Of(op.name()), v1::FLOAT32) << op.name();
+    }
   }
   EXPECT_EQ(ParameterCount(*graph), ParameterCount(fp32));
 }

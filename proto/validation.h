@@ -41,7 +41,8 @@ FieldErrors CheckCompression(const v1alpha1::Compression& compression);
 /// All rules above.
 FieldErrors ValidateJob(const v1alpha1::FusionJob& job);
 
-/// Emulation names a speed; the engine is known and runs on the devices; no link leads to the compnode itself.
+/// Emulation names a speed; the engine is known and runs on the devices; no link leads to the compnode
+/// itself.
 FieldErrors ValidateCompnode(const v1alpha1::Compnode& compnode);
 
 /// An error in one object of a set.

