@@ -383,9 +383,18 @@ class ErrorFeedback:
     def __init__(self):
         self._residual = None
 
+    @property
+    def residual(self):
+        """Flat, for checkpoints; None before the first message."""
+        return None if self._residual is None else self._residual.reshape(-1)
+
+    def restore(self, residual):
+        self._residual = residual
+
     def _correct(self, tensor):
-        if self._residual is None or self._residual.shape != tensor.shape:
+        if self._residual is None or self._residual.size != tensor.size:
             self._residual = np.zeros_like(tensor)
+        self._residual = self._residual.reshape(tensor.shape)
         return tensor + self._residual
 
     def _keep(self, corrected, decoded):

@@ -1,10 +1,12 @@
 """What `input` and `label` are fed with; the batches of worker/data/dataset.h, which depend on (seed, step) only."""
 
 import csv
+import gzip
 import io
 import math
 import mmap
 import os
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +71,27 @@ class Options:
         return (part.batch - 1 if part.training else part.batch) * self.global_batch + sample
 
 
+class RowOrder:
+    """Each epoch reads the training rows in an order of its own; validation rows are spread evenly (worker/data/row_order.h)."""
+
+    def __init__(self, options, rows):
+        self._options = options
+        self.validation = int(rows * options.validation_fraction)
+        self.training = rows - self.validation
+        if options.validation_batches and self.validation == 0:
+            raise invalid(f"data.uri: {options.path}: the validation part of {rows} rows is empty; raise data.validationFraction")
+
+    def rows(self, part):
+        return [self._row(part, part.first + i) for i in range(part.count)]
+
+    def _row(self, part, sample):
+        options = self._options
+        index = options.index(part, sample)
+        if part.training:
+            return rng.permute(index % self.training, self.training, options.seed, index // self.training)
+        return self.training + rng.evenly_spread(index, options.validation_batches * options.global_batch, self.validation)
+
+
 class Text:
     """Raw bytes: windows of context + 1."""
 
@@ -105,17 +128,14 @@ class Text:
 
 
 class Table:
-    """CSV with a header; each epoch reads the training rows in an order of its own."""
+    """CSV with a header."""
 
     def __init__(self, options, config, target, standardize, class_labels):
         self._options = options
         names, numbers = _parse_csv(options.path)
         inputs, targets = _roles(names, config, target, class_labels)
-        rows = len(numbers)
-        validation = int(rows * options.validation_fraction)
-        if options.validation_batches and validation == 0:
-            raise invalid(f"{options.path}: the validation part of {rows} rows is empty; raise data.validationFraction")
-        self._training_rows, self._validation_rows = rows - validation, validation
+        self._order = RowOrder(options, len(numbers))
+        self._training_rows = self._order.training
         self._inputs = self._select(names, numbers, inputs, standardize)
         if class_labels:
             self._targets = _classes(numbers[:, targets[0]], config.outputs, options.path)
@@ -142,25 +162,109 @@ class Table:
             selected[:, place] = (numbers[:, column] - mean) * scale
         return selected
 
-    def _row(self, part, sample):
-        options = self._options
-        index = options.index(part, sample)
-        if part.training:
-            rows = self._training_rows
-            return rng.permute(index % rows, rows, options.seed, index // rows)
-        every = options.validation_batches * options.global_batch
-        return self._training_rows + rng.evenly_spread(index, every, self._validation_rows)
+    def read(self, label, part):
+        return (self._targets if label else self._inputs)[self._order.rows(part)]
+
+
+class Images:
+    """CSV, or gzip of it; a row is an image's pixels by channel, row and column, then its class."""
+
+    def __init__(self, options, channels, side, classes, scale):
+        _, numbers = _parse_csv(options.path, header_optional=True)
+        pixels = channels * side * side
+        if numbers.shape[1] != pixels + 1:
+            raise invalid(f"data.uri: {options.path}: a row has {numbers.shape[1]} numbers, but images of {channels} x {side} x "
+                          f"{side} pixels (model.config.channels and imageSize) with a label have {pixels + 1}")
+        self._order = RowOrder(options, len(numbers))
+        with np.errstate(over="ignore"):
+            self._images = (numbers[:, :-1] * scale).astype(np.float32).reshape(-1, channels, side, side)
+        if not np.isfinite(self._images).all():
+            raise invalid(f"data.uri: {options.path}: a pixel times data.scale {scale} is beyond float32")
+        self._classes = _classes(numbers[:, -1], classes, options.path)
 
     def read(self, label, part):
-        rows = [self._row(part, part.first + i) for i in range(part.count)]
-        return (self._targets if label else self._inputs)[rows]
+        return (self._classes if label else self._images)[self._order.rows(part)]
 
 
-def _parse_csv(path):
-    """(column names, float64 [rows, columns])"""
+class Masking:
+    """Which tokens a masked language model predicts, and what it sees in their place (worker/data/masking.h)."""
+
+    _CHOSEN, _AT_LEAST, _FATE, _REPLACEMENT = range(4)
+
+    def __init__(self, seed, global_batch, context, mask_token):
+        self._seed, self._global_batch, self._context, self._mask_token = seed, global_batch, context, mask_token
+
+    def _below(self, bound, part, draw, counter):
+        stream = 0x6D61736B << 8 | (0x10 if part.training else 0) | draw
+        return rng.random_below(bound, self._seed, stream, counter)
+
+    def _index(self, part, sample):
+        return (part.batch - 1 if part.training else part.batch) * self._global_batch + sample
+
+    def chosen(self, part, sample):
+        """Positions to be predicted; at least one."""
+        index = self._index(part, sample)
+        chosen = [t for t in range(self._context)
+                  if self._below(100, part, self._CHOSEN, index * self._context + t) < 15]
+        return chosen or [self._below(self._context, part, self._AT_LEAST, index)]
+
+    def count(self, part):
+        return sum(len(self.chosen(part, part.first + i)) for i in range(part.count))
+
+    def shown(self, part, sample, position, token):
+        counter = self._index(part, sample) * self._context + position
+        fate = self._below(10, part, self._FATE, counter)
+        if fate < 8:
+            return self._mask_token
+        return token if fate > 8 else self._below(self._mask_token, part, self._REPLACEMENT, counter)
+
+
+class Masked:
+    """Windows with the chosen tokens hidden; the label has those, and what cross_entropy_loss ignores elsewhere."""
+
+    def __init__(self, windows, masking):
+        self._windows, self._masking = windows, masking
+
+    def read(self, label, part):
+        tokens = self._windows.read(False, part)
+        result = np.full_like(tokens, -100) if label else tokens.copy()
+        for row in range(part.count):
+            for t in self._masking.chosen(part, part.first + row):
+                token = int(tokens[row, t])
+                result[row, t] = token if label else self._masking.shown(part, part.first + row, t, token)
+        return result
+
+
+def masking_of(spec):
+    """Of a masked language model, else None."""
+    model = spec.model
+    if model.family != api_pb2.Model.bert or model.config.towers == 2:
+        return None
+    return Masking(spec.training.seed, getattr(spec.training.batch, "global"), model.config.context, model.config.vocabulary - 1)
+
+
+def targets_of(spec):
+    """Function of a slice: how many counted targets it has, which weigh its loss."""
+    masking = masking_of(spec)
+    return (lambda part: part.count) if masking is None else masking.count
+
+
+def _is_number(cell):
+    try:
+        float(cell)
+        return True
+    except ValueError:
+        return False
+
+
+def _parse_csv(path, header_optional=False):
+    """(column names, float64 [rows, columns]). An optional header is a first line none of whose cells is a number."""
     what = f"data.uri: {path}"
     try:
-        text = bytes(map_file(path, "data.uri")).decode("utf-8-sig")
+        contents = bytes(map_file(path, "data.uri"))
+        text = (gzip.decompress(contents) if contents[:2] == b"\x1f\x8b" else contents).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error) as error:
+        raise invalid(f"{what}: damaged gzip: {error}") from None
     except UnicodeDecodeError as error:
         raise invalid(f"{what}: binary data ({error.reason} at offset {error.start}); expected CSV") from None
     if "\0" in text:
@@ -172,10 +276,12 @@ def _parse_csv(path):
         if not any(cells):
             continue
         if names is None:
-            names = cells
+            headless = header_optional and any(map(_is_number, cells))
+            names = [str(number) for number in range(1, len(cells) + 1)] if headless else cells
             if "" in names or len(set(names)) != len(names):
                 raise invalid(f"{what}: line {reader.line_num}: each column needs a name of its own")
-            continue
+            if not headless:
+                continue
         if len(cells) != len(names):
             raise invalid(f"{what}: line {reader.line_num}: {len(cells)} cells where the header has {len(names)} columns")
         try:
@@ -222,13 +328,19 @@ def open_dataset(spec, base_directory):
     with the engine torch."""
     data, config = spec.data, spec.model.config
     kinds = api_pb2.Data
-    if data.kind not in (kinds.text, kinds.table):
+    if data.kind not in (kinds.text, kinds.table, kinds.images):
         raise StatusError(Code.UNIMPLEMENTED, f"data.kind {kinds.Kind.Name(data.kind)} is not read by the engine jax; pin input "
                                               "and label to a compnode with the engine torch")
     path = resolve_path("data.uri", data.uri, base_directory)
     options = Options(path, data.validation_fraction if data.HasField("validation_fraction") else 0.05, spec.training.seed,
                       getattr(spec.training.batch, "global"), validation_batches(spec))
+    masking = masking_of(spec)
     if data.kind == kinds.text:
-        return Text(options, config.context, config.vocabulary)
+        return (Text(options, config.context, config.vocabulary) if masking is None
+                else Masked(Text(options, config.context, config.vocabulary - 1), masking))
+    if data.kind == kinds.images:
+        return Images(options, config.channels if config.HasField("channels") else 3,
+                      config.image_size if config.HasField("image_size") else 224, config.classes,
+                      data.scale if data.HasField("scale") else 1.0)
     class_labels = spec.model.loss.type == api_pb2.Loss.CrossEntropy
     return Table(options, config, data.target, not data.HasField("standardize") or data.standardize, class_labels)

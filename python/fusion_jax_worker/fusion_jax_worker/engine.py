@@ -56,7 +56,7 @@ def initial_value(op, seed):
     if dtype is None or any(extent < 0 for extent in spec.shape):
         raise invalid(f"variable '{op.name}' has no dtype, or a shape that depends on the batch")
     shape = tuple(spec.shape)
-    constants = {init.ZEROS: 0, init.ONES: 1, init.CONSTANT: init.value}
+    constants = {init.ZEROS: 0, init.ONES: 1, init.CONSTANT: init.value, init.STORED: 0}  # stored: until it is written
     if init.kind in constants:
         return np.full(shape, constants[init.kind], dtype)
     if init.kind not in (init.NORMAL, init.UNIFORM):
@@ -69,7 +69,10 @@ def initial_value(op, seed):
         values = init.mean + init.standard_deviation * rng.normals(key, count)
     else:
         values = init.low + (init.high - init.low) * rng.uniforms(key, count)
-    return values.astype(dtype).reshape(shape)
+    values = values.astype(dtype).reshape(shape)
+    if init.zero_rows and shape:
+        values[:init.zero_rows] = 0
+    return values
 
 
 def sum_cotangents(cotangents):
@@ -105,6 +108,7 @@ class Engine:
                 settings = settings_for(training, variable.tensor_name)
                 self._parameters[index] = Parameter(variable.tensor_name, settings)
         self._passes = {}
+        self.correct = None
         self._totals, self._squares = {}, 0.0  # gradients of the owned parameters, once gradient_norms has gathered them
         self._written_before = (0, {})  # (step, values at its start) of variables that passes change
         self._peak = self._held = 0
@@ -190,7 +194,8 @@ class Engine:
         state.values[slot] = value
 
     def forward(self, run, index):
-        """Returns ([(edge id, value)], loss or None)."""
+        """Returns ([(edge id, value)], loss or None). After an evaluation of a classification `correct` is set."""
+        self.correct = None
         state = self._state(run)
         if index in state.forward_done:
             raise precondition(f"sub-DAG {index} has already run forward for {run}")
@@ -219,7 +224,8 @@ class Engine:
                 state.pullbacks[index] = pullback
                 state.bytes[index] = self._bytes_of(pullback)
         else:
-            values = sub_dag.evaluate(plain, leaves, keys)
+            values, correct = sub_dag.evaluate(plain, leaves, keys)
+            self.correct = None if correct is None else int(correct)
         jax.block_until_ready(values)
         state.values.update((slot, np.asarray(value)) for slot, value in zip(sub_dag.values, values))
         state.forward_done.add(index)

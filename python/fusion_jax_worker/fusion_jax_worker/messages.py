@@ -19,16 +19,15 @@ FORWARD = tensor_pb2.FORWARD
 BACKWARD = tensor_pb2.BACKWARD
 VARIABLE_VALUE = tensor_pb2.VARIABLE_VALUE
 VARIABLE_GRADIENT = tensor_pb2.VARIABLE_GRADIENT
-STEP_NORMS = getattr(tensor_pb2, "STEP_NORMS", 5)
-STEP_DECISION = getattr(tensor_pb2, "STEP_DECISION", 6)
+STEP_NORMS = tensor_pb2.STEP_NORMS
+STEP_DECISION = tensor_pb2.STEP_DECISION
 
 
 class Decision:
     """The program's place in the tree over which the stages decide together on a step's update."""
 
     def __init__(self, program):
-        there = "decision" in program.DESCRIPTOR.fields_by_name and program.HasField("decision")
-        decision = program.decision if there else None
+        decision = program.decision if program.HasField("decision") else None
         self.reports = decision is not None
         self.parent = decision.parent if decision is not None and decision.HasField("parent") else None
         # Stage: parameters that it and those below it own.
@@ -82,7 +81,25 @@ class EdgeCodecs:
         return {FORWARD: self.forward, BACKWARD: self.backward}.get(direction, codecs.Codec())
 
 
-def edge_codecs(edge):
+class CodecPhases:
+    """An edge's codecs by step: those of its phases, or the same for all."""
+
+    def __init__(self, edge):
+        phases = [(phase.from_step, phase.forward_codec, phase.backward_codec) for phase in edge.phases]
+        phases = phases or [(1, edge.forward_codec, edge.backward_codec)]
+        self._phases = [(first, edge_codecs(edge, forward, backward)) for first, forward, backward in phases]
+        if phases[0][0] > 1 or any(a[0] >= b[0] for a, b in zip(phases, phases[1:])):
+            raise invalid(f"edge {edge.id} ('{edge.value.operator}'): the phases of its codecs do not ascend from step 1")
+
+    @property
+    def gradients(self):
+        return self._phases[-1][1].gradients
+
+    def at(self, step):
+        return [codecs for first, codecs in self._phases if first <= max(1, step)][-1]
+
+
+def edge_codecs(edge, forward_name, backward_name):
     def parse(name):
         try:
             codec = codecs.parse(name or DENSE)
@@ -92,12 +109,12 @@ def edge_codecs(edge):
             raise invalid(f"edge {edge.id} ('{edge.value.operator}'): codec {name} is for differentiable FLOAT32 values only")
         return codec
 
-    per_sample = getattr(edge, "per_sample", False)
-    forward, backward = (parse(name).over(per_sample) for name in (edge.forward_codec, edge.backward_codec))
+    per_sample = edge.per_sample
+    forward, backward = (parse(name).over(per_sample) for name in (forward_name, backward_name))
     if backward.reuses_mask and not forward.sparse:
-        raise invalid(f"edge {edge.id} ('{edge.value.operator}'): the gradient's codec {edge.backward_codec} reuses the "
-                      f"value's mask, but the value's codec {edge.forward_codec} leaves none")
-    return EdgeCodecs(forward, backward, edge.forward_codec or DENSE, edge.backward_codec or DENSE,
+        raise invalid(f"edge {edge.id} ('{edge.value.operator}'): the gradient's codec {backward_name} reuses the "
+                      f"value's mask, but the value's codec {forward_name} leaves none")
+    return EdgeCodecs(forward, backward, forward_name or DENSE, backward_name or DENSE,
                       len(edge.consumers) if edge.cotangent_per_consumer else 1)
 
 
@@ -120,7 +137,7 @@ class MessageTable:
         self.borrowed = {shared.id: shared for shared in program.borrowed}
         self.lent = {shared.id: shared for shared in program.lent}
         self.decision = Decision(program)
-        self.codecs = {edge.id: edge_codecs(edge) for edge in [*program.incoming, *program.outgoing]}
+        self.codecs = {edge.id: CodecPhases(edge) for edge in [*program.incoming, *program.outgoing]}
         self._variables = {op.name: op.outputs[0] for sub_dag in program.sub_dags for op in sub_dag.operators
                            if op.kind == graph_pb2.Operator.VARIABLE}
 
@@ -165,12 +182,12 @@ class MessageTable:
                     0 if value else len(shared.consumers), not value)
         if key.direction == FORWARD:
             edge = self.incoming.get(key.edge)
-            return edge and (edge.from_stage, edge.spec, self.codecs[edge.id].forward_name, 0, False)
+            return edge and (edge.from_stage, edge.spec, self.codecs[edge.id].at(key.step).forward_name, 0, False)
         edge = self.outgoing.get(key.edge) if key.direction == BACKWARD else None
         if edge is None or not edge.differentiable:
             return None
         consumers = len(edge.consumers) if edge.cotangent_per_consumer else 0
-        return edge.to_stage, edge.spec, self.codecs[edge.id].backward_name, consumers, True
+        return edge.to_stage, edge.spec, self.codecs[edge.id].at(key.step).backward_name, consumers, True
 
     def check(self, from_stage, message):
         """INVALID_ARGUMENT unless `message` is one that `from_stage` may send to this stage."""
@@ -199,7 +216,7 @@ class MessageTable:
             raise refuse(f"it is {type_text(message.dtype, message.shape)}, expected {spec_text(spec, self._samples)}")
         if message.codec != codec:
             raise refuse(f"its codec is '{message.codec}', expected '{codec}'")
-        parsed = codecs.Codec() if key.once_per_step else self.codecs[key.edge].of(key.direction)
+        parsed = codecs.Codec() if key.once_per_step else self.codecs[key.edge].at(key.step).of(key.direction)
         if parsed.dense:
             wanted = _dense_bytes(message.dtype, shape)
         else:
@@ -232,11 +249,11 @@ class EdgeCoder:
         self._feedback = {}  # (edge, direction)
 
     def is_dense(self, key):
-        return key.once_per_step or self._edges[key.edge].of(key.direction).dense
+        return key.once_per_step or self._edges[key.edge].at(key.step).of(key.direction).dense
 
     def encode(self, key, tensor, training):
         """`training`: a gradient will follow a value."""
-        edge = self._edges[key.edge]
+        edge = self._edges[key.edge].at(key.step)
         if tensor is None:
             self._take_mask(key)
             return Message(key)
@@ -265,7 +282,7 @@ class EdgeCoder:
             return None
         if self.is_dense(key):
             return dense_tensor(message)
-        codec = self._edges[key.edge].of(key.direction)
+        codec = self._edges[key.edge].at(key.step).of(key.direction)
         if key.direction == FORWARD:
             value, mask = codecs.decode_value(codec, message.data, message.shape)
             if training:
@@ -276,8 +293,16 @@ class EdgeCoder:
             raise precondition("its value's mask is not held: the value was never sent, or its gradient has come already")
         return codecs.decode_gradient(codec, message.data, message.shape, mask)
 
+    def residuals(self):
+        """{(edge, direction): what lossy messages left out so far}. On the encoding thread, or while it is idle."""
+        return {place: feedback.residual for place, feedback in self._feedback.items() if feedback.residual is not None}
+
+    def restore_residuals(self, residuals):
+        for place, residual in residuals.items():
+            self._feedback.setdefault(place, codecs.ErrorFeedback()).restore(residual)
+
     def _keep_mask(self, key, mask):
-        edge = self._edges[key.edge]
+        edge = self._edges[key.edge].at(key.step)
         if edge.backward.reuses_mask:
             with self._mutex:
                 self._masks[key.edge, key.step, key.micro_batch] = [mask, edge.gradients]

@@ -13,6 +13,7 @@ from fusion.graph.v1 import graph_pb2
 from fusion.wire.v1 import broker_pb2
 
 from .board import TaskBoard
+from .data import Slice
 from .engine import Pass
 from .messages import (BACKWARD, FORWARD, STEP_DECISION, STEP_NORMS, VARIABLE_GRADIENT, VARIABLE_VALUE, EdgeCoder, Key,
                        MessageTable, dense_message)
@@ -27,18 +28,19 @@ def non_finite(what):
 
 
 class StageRunner:
-    def __init__(self, program, training, gpipe, slowdown, engine, transport, feed):
-        """Sets the transport's handlers and windows. feed(placeholder, training, batch, first, count) gives data."""
+    def __init__(self, program, training, gpipe, slowdown, engine, transport, feed, targets):
+        """Sets the transport's handlers and windows. feed(placeholder, Slice) gives data, targets(Slice) how many targets
+        weigh its loss."""
         global_batch, micro_batch = getattr(training.batch, "global"), training.batch.micro
         if micro_batch < 1 or global_batch < 1 or global_batch % micro_batch:
             raise invalid(f"training.batch.micro {micro_batch} does not divide training.batch.global {global_batch}")
         self._program = program
         self._settings = training
         self._micro_batch = micro_batch
-        self._weight = micro_batch / global_batch
         self._engine = engine
         self._transport = transport
         self._feed = feed
+        self._targets = targets
         self._schedule = make_schedule(program, gpipe, global_batch // micro_batch)
         self._table = MessageTable(program, micro_batch)
         self._coder = EdgeCoder(self._table.codecs)
@@ -124,15 +126,35 @@ class StageRunner:
         return report
 
     def run_validation(self, step, batches):
-        """`batches` global batches, forward only; the mean loss, of the stage that computes it."""
+        """`batches` global batches, forward only; (mean loss, accuracy of a classification), of the stage that computes them."""
         self._begin(step, False, batches * self._schedule.micro_batches, self._schedule.micro_batches)
         self._run_tasks(broker_pb2.StepReport())
-        return self._mean_loss() if self._program.computes_loss else None
+        accuracy = sum(self._correct.values()) / (len(self._correct) * self._micro_batch) if self._correct else None
+        return (self._mean_loss() if self._program.computes_loss else None), accuracy
+
+    def error_feedback(self):
+        """{name: residual} of this stage's lossy messages, for checkpoints. Between steps."""
+        residuals = self._encoder.submit(self._coder.residuals).result()
+        return {self._feedback_name(*place): residual for place, residual in residuals.items()}
+
+    def restore_error_feedback(self, tensors):
+        """Takes the tensors of this stage's edges; those of others, or of another cut, are left. Before the first step."""
+        places = [(edge.id, FORWARD) for edge in self._program.outgoing] + [(edge.id, BACKWARD) for edge in self._program.incoming]
+        found = {place: tensors[name] for place in places if (name := self._feedback_name(*place)) in tensors}
+        self._coder.restore_residuals({place: np.array(residual) for place, residual in found.items()})
+
+    def _feedback_name(self, edge_id, direction):
+        edge = (self._table.outgoing if direction == FORWARD else self._table.incoming)[edge_id]
+        return (f"{edge.value.operator}:{edge.value.index}/{edge.from_stage}-{edge.to_stage}/"
+                f"{'FORWARD' if direction == FORWARD else 'BACKWARD'}")
 
     def _begin(self, step, training, passes, first):
         self._step, self._training, self._first = step, training, first
         self._received = set()
-        self._losses = {}
+        # Only the loss is weighted.
+        counts = self._targets if self._program.computes_loss else (lambda part: part.count)
+        self._weights = [counts(self._slice(m)) for m in range(passes)]
+        self._losses, self._correct = {}, {}
         self._board.begin(StepState(self._schedule, training, passes), step, first)
 
     def _run_tasks(self, report):
@@ -152,7 +174,13 @@ class StageRunner:
                                               f"{task.kind.value})") from error
 
     def _pass(self, micro_batch):
-        return Pass(self._step, self._first + micro_batch, self._training, self._weight)
+        return Pass(self._step, self._first + micro_batch, self._training, self._weights[micro_batch] / sum(self._weights))
+
+    def _slice(self, micro_batch):
+        """Samples of the phase's micro-batch."""
+        per_batch = self._schedule.micro_batches
+        return Slice(self._training, self._step if self._training else micro_batch // per_batch,
+                     micro_batch % per_batch * self._micro_batch, self._micro_batch)
 
     def _forward(self, task, waited, report):
         run = self._pass(task.micro_batch)
@@ -168,6 +196,8 @@ class StageRunner:
             if not math.isfinite(loss):
                 raise non_finite(f"the loss is {loss}; lower training.optimizer.learningRate or check the data")
             self._losses[task.micro_batch] = loss
+        if self._engine.correct is not None:
+            self._correct[task.micro_batch] = self._engine.correct
         report.forward_seconds += self._end_task(report).seconds
         self._board.complete(task)
         for edge, value in outputs:
@@ -179,12 +209,9 @@ class StageRunner:
         self._release_if_done(run, task)
 
     def _feed_placeholders(self, run, task):
-        per_batch = self._schedule.micro_batches
         for op in self._program.sub_dags[task.sub_dag].operators:
             if op.kind == graph_pb2.Operator.PLACEHOLDER:
-                batch = self._step if self._training else task.micro_batch // per_batch
-                first = task.micro_batch % per_batch * self._micro_batch
-                self._engine.feed(run, op.name, self._feed(op.name, self._training, batch, first, self._micro_batch))
+                self._engine.feed(run, op.name, self._feed(op.name, self._slice(task.micro_batch)))
 
     def _backward(self, task, waited, report):
         run = self._pass(task.micro_batch)
@@ -297,7 +324,7 @@ class StageRunner:
             self._encoder.submit(send)
 
     def _mean_loss(self):
-        return sum(self._losses[m] for m in sorted(self._losses)) / len(self._losses)
+        return sum(self._weights[m] * self._losses[m] for m in sorted(self._losses)) / sum(self._weights)
 
     def _report_links(self, report):
         for peer in self.receivers:

@@ -76,6 +76,7 @@ class StageGraph:
         self.incoming = {}
         self.outgoing = {}
         self.loss_slot = -1
+        self.classes = None
         self._slot_of = {}
         self._variable_of = {}
         borrowed = {shared.variable for shared in program.borrowed}
@@ -128,7 +129,7 @@ class StageGraph:
             resolved.call = BoundOperator(op)
             resolved.reads = [self._read(key, resolved) for key in resolved.call.reads]
             self._check_written(resolved)
-            resolved.counters = [self._variable_of[ref.operator] for ref in getattr(op, "counters", ())]
+            resolved.counters = [self._variable_of[ref.operator] for ref in op.counters]
         for index, spec in enumerate(op.outputs):
             differentiable = resolved.differentiable and spec.dtype in FLOATING
             resolved.outputs.append(self._add_slot((op.name, index), spec, differentiable, len(self.sub_dags) - 1))
@@ -187,3 +188,16 @@ class StageGraph:
         if slot is None or self.slots[slot].sub_dag < 0:
             raise invalid(f"stage {self.program.stage} computes the loss {loss.operator}[{loss.index}], but has no such value")
         self.loss_slot = slot
+        self._find_classes()
+
+    def _find_classes(self):
+        """Where the loss is the cross entropy of one class a sample: slots of the scores and of the classes."""
+        for op in (op for sub_dag in self.sub_dags for op in sub_dag.operators):
+            if op.op.name != self.program.loss.operator or op.op.type != "aten.cross_entropy_loss" or len(op.reads) < 2:
+                continue
+            (kind, scores), (other_kind, classes) = op.reads[:2]
+            if kind != "slot" or other_kind != "slot":
+                continue
+            spec = self.slots[classes].spec
+            if len(self.slots[scores].spec.shape) == 2 and spec.dtype == graph_pb2.INT64 and list(spec.shape) == [-1]:
+                self.classes = (scores, classes)

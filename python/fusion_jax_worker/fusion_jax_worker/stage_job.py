@@ -10,7 +10,7 @@ from fusion.v1alpha1 import api_pb2
 from fusion.wire.v1 import broker_pb2
 
 from . import checkpoint
-from .data import Slice, open_dataset, resolve_path, validation_batches
+from .data import open_dataset, resolve_path, targets_of, validation_batches
 from .engine import Engine
 from .runner import StageRunner
 from .status import Code, StatusError, invalid
@@ -24,19 +24,9 @@ def _due(step, last, every):
 
 def check_supported(spec):
     """UNIMPLEMENTED names a setting that would change the numbers and that this worker does not know."""
-    training = spec.training
-    unknown = [("training.precision bf16", training.precision == api_pb2.Training.bf16),
-               ("training.resumeFrom", training.HasField("resume_from")),
-               ("communication.compression.schedule", bool(spec.communication.compression.schedule))]
-    for name, used in unknown:
-        if used:
-            raise StatusError(Code.UNIMPLEMENTED, f"the engine jax does not know {name}; leave it out, or use compnodes with the "
-                                                  "engine torch")
-
-
-def _refuse_to_go_on(checkpoint_path):
-    raise StatusError(Code.UNIMPLEMENTED, f"the engine jax does not go on from a checkpoint ({checkpoint_path}); use compnodes with "
-                                          "the engine torch, or begin again with --overwrite")
+    if spec.training.precision == api_pb2.Training.bf16:
+        raise StatusError(Code.UNIMPLEMENTED, "the engine jax does not know training.precision bf16; leave it out, or use compnodes "
+                                              "with the engine torch")
 
 
 class StageJob:
@@ -50,6 +40,8 @@ class StageJob:
         self._peers = self._start = self._cancelled = self._runner = None
         self._disk = ThreadPoolExecutor(1, "disk")
         self._last_part = None
+        self._chosen = None  # (path, training state) of the checkpoint that stage 0 goes on from
+        self._notes = []  # for people
 
     # ------------------------------------------------------------------ any thread
 
@@ -84,10 +76,13 @@ class StageJob:
         if missing:
             raise invalid(f"the broker did not say where stage {missing[0]} is")
         self._transport.connect([(stage, addresses[stage]) for stage in self._runner.receivers])
-        self._report(broker_pb2.WorkerMessage(ready=broker_pb2.Ready(memory_bytes=self._engine.peak_memory_bytes)))
+        ready = broker_pb2.Ready(memory_bytes=self._engine.peak_memory_bytes, notes=self._notes)
+        if self._chosen is not None:
+            ready.checkpoint, ready.checkpoint_step = self._chosen[0], self._chosen[1]["step"]
+        self._report(broker_pb2.WorkerMessage(ready=ready))
         start = self._await("_start")
         if start.checkpoint:
-            _refuse_to_go_on(start.checkpoint)
+            self._runner.restore_error_feedback(checkpoint.restore(start.checkpoint, self._engine))
         evaluate = spec.task == api_pb2.FusionJobSpec.Evaluate
         if evaluate:
             self._validate(0)
@@ -109,9 +104,6 @@ class StageJob:
         check_supported(spec)
         if program.stage == 0 and assignment.checkpoint_directory:
             checkpoint.remove_partial(assignment.checkpoint_directory)  # no stage writes before all are ready
-            newest = checkpoint.newest(assignment.checkpoint_directory)
-            if assignment.resume and newest:
-                _refuse_to_go_on(newest)
         if assignment.links:
             self._transport.emulate_links(assignment.links, assignment.link_state_file)
         self._placeholders = {op.name: op.outputs[0] for sub_dag in program.sub_dags for op in sub_dag.operators
@@ -121,9 +113,12 @@ class StageJob:
         evaluate = spec.task == api_pb2.FusionJobSpec.Evaluate
         self._engine = Engine(program, spec.training, spec.training.seed, batch.micro, assignment.memory_limit_bytes,
                               train=not evaluate)
+        if program.stage == 0 and not evaluate:
+            self._choose_checkpoint()
         if spec.model.HasField("init_from"):
             path = resolve_path("model.initFrom.uri", spec.model.init_from.uri, assignment.base_directory)
-            checkpoint.initialize_from(path, self._engine)
+            model = [variable.tensor_name for variable in assignment.variables or self._engine.stage.variables]
+            self._notes += checkpoint.initialize_from(path, model, self._engine)
         self._engine.warm_up(not evaluate, spec.training.HasField("validation") or evaluate)
         slowdown = 0.0
         if assignment.emulated_flops > 0:
@@ -131,20 +126,33 @@ class StageJob:
                 raise invalid("the assignment emulates a speed but does not say the machine's")
             slowdown = assignment.machine_flops / assignment.emulated_flops
         gpipe = spec.training.pipeline.schedule == api_pb2.Pipeline.GPipe
-        runner = StageRunner(program, spec.training, gpipe, slowdown, self._engine, self._transport, self._feed)
+        runner = StageRunner(program, spec.training, gpipe, slowdown, self._engine, self._transport, self._feed,
+                             targets_of(spec))
         with self._changed:
             self._runner = runner
             if self._cancelled is not None:
                 raise self._cancelled
 
-    def _feed(self, placeholder, training, batch, first, count):
+    def _choose_checkpoint(self):
+        assignment, training = self._assignment, self._assignment.spec.training
+        given = None
+        if training.HasField("resume_from"):
+            given = resolve_path("training.resumeFrom.uri", training.resume_from.uri, assignment.base_directory)
+        self._chosen, notes = checkpoint.choose(assignment.resume, assignment.checkpoint_directory, given)
+        self._notes += notes
+        if self._chosen is not None:
+            path, state = self._chosen
+            self._notes.append(f"goes on after step {state['step']} from {path}")
+            checkpoint.check_continues(path, state, training)
+
+    def _feed(self, placeholder, part):
         if placeholder not in ("input", "label"):
             raise invalid(f"no data for the placeholder '{placeholder}'; there are input and label")
-        tensor = self._data.read(placeholder == "label", Slice(training, batch, first, count))
+        tensor = self._data.read(placeholder == "label", part)
         spec = self._placeholders[placeholder]
-        if tensor.dtype != DTYPES.get(spec.dtype) or tensor.shape != shape_for(spec, count):
+        if tensor.dtype != DTYPES.get(spec.dtype) or tensor.shape != shape_for(spec, part.count):
             raise invalid(f"the data give {type_text(tensor.dtype, tensor.shape)} for '{placeholder}', the model reads "
-                          f"{spec_text(spec, count)}")
+                          f"{spec_text(spec, part.count)}")
         return tensor
 
     def _train(self, first_step):
@@ -158,9 +166,12 @@ class StageJob:
                 self._save_checkpoint(step)
 
     def _validate(self, step):
-        loss = self._runner.run_validation(step, validation_batches(self._assignment.spec))
+        loss, accuracy = self._runner.run_validation(step, validation_batches(self._assignment.spec))
         if loss is not None:
-            self._report(broker_pb2.WorkerMessage(validation=broker_pb2.ValidationReport(step=step, loss=loss)))
+            report = broker_pb2.ValidationReport(step=step, loss=loss)
+            if accuracy is not None:
+                report.accuracy = accuracy
+            self._report(broker_pb2.WorkerMessage(validation=report))
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -171,13 +182,14 @@ class StageJob:
         # JAX's arrays do not change: what is read now is this step's.
         variables = {variable.tensor_name: np.asarray(engine.read_variable(variable.op.name))
                      for variable in engine.stage.variables if not variable.borrowed}
-        self._last_part = self._disk.submit(self._write_part, step, variables, engine.optimizer_state())
+        self._last_part = self._disk.submit(self._write_part, step, variables, engine.optimizer_state(),
+                                            self._runner.error_feedback())
 
-    def _write_part(self, step, variables, optimizer):
+    def _write_part(self, step, variables, optimizer, feedback):
         part = broker_pb2.CheckpointPart(step=step)
         try:
             part.path = checkpoint.write_part(self._assignment.checkpoint_directory, self._assignment.program.stage, step,
-                                              variables, optimizer)
+                                              variables, optimizer, feedback)
         except StatusError as error:
             part.error = error.message
         self._report(broker_pb2.WorkerMessage(checkpoint_part=part))
@@ -185,8 +197,10 @@ class StageJob:
     def _assemble(self, request):
         assignment = self._assignment
         training = assignment.spec.training
-        state = {"version": 1, "job": assignment.job, "step": request.step, "incarnation": assignment.incarnation,
-                 "seed": training.seed, "samples": request.step * getattr(training.batch, "global")}
+        batch = getattr(training.batch, "global")
+        state = {"version": 1, "job": assignment.job, "incarnation": assignment.incarnation, "step": request.step,
+                 "samples": request.step * batch, "globalBatch": batch, "seed": training.seed,
+                 "optimizer": api_pb2.Optimizer.Type.Name(training.optimizer.type)}
         done = broker_pb2.CheckpointDone(step=request.step)
         try:
             done.path = checkpoint.assemble(assignment.checkpoint_directory, request.step, list(request.parts), state,

@@ -46,7 +46,7 @@ class SubDag:
         self.values = self._collect_values()  # slots that others read
         self._reachable = self._find_reachable()
         self._train = jax.jit(self._run_recorded)
-        self._evaluate = jax.jit(lambda plain, leaves, keys: self._run(leaves, plain, keys, False)[1][0])
+        self._evaluate = jax.jit(lambda plain, leaves, keys: self._run(leaves, plain, keys, False)[1:])
         self._train_only = jax.jit(lambda plain, leaves, keys: self._run(leaves, plain, keys, True)[1])
         self._pull = jax.jit(lambda pullback, cotangents: pullback(cotangents)[0])
 
@@ -107,7 +107,7 @@ class SubDag:
     # ------------------------------------------------------------------ the functions
 
     def _run(self, leaves, plain, keys, training):
-        """(taps, (values that others read, new values of written variables))"""
+        """(taps, (values that others read, new values of written variables), correct classifications or None)"""
         given = dict(zip(((leaf.kind, leaf.index, leaf.position) for leaf in self.leaves), leaves))
         given_plain = dict(zip(self.plain, plain))
         keys = dict(zip((op.op.name for op in self.random), keys))
@@ -136,7 +136,14 @@ class SubDag:
             written += changed
             env.update(zip(op.outputs, outputs))
         tap_before(LOSS_POSITION)
-        return tapped, ([env[slot] for slot in self.values], written)
+        return tapped, ([env[slot] for slot in self.values], written), self._count_correct(env, given_plain)
+
+    def _count_correct(self, env, plain):
+        """Samples whose class has the highest score, where this sub-DAG computes such a loss."""
+        if self._stage.classes is None or self._stage.loss_slot not in self._own:
+            return None
+        scores, classes = (env.get(slot, plain.get(("slot", slot))) for slot in self._stage.classes)
+        return None if scores is None or classes is None else jnp.sum(jnp.argmax(scores, axis=1) == classes)
 
     def _call(self, op, training, key, values):
         def unit(values, key):
@@ -156,12 +163,13 @@ class SubDag:
         return outputs, written
 
     def _run_recorded(self, plain, leaves, keys):
-        _, pullback, (values, written) = jax.vjp(lambda leaves: self._run(leaves, plain, keys, True), leaves, has_aux=True)
+        _, pullback, (values, written) = jax.vjp(lambda leaves: self._run(leaves, plain, keys, True)[:2], leaves, has_aux=True)
         return values, written, pullback
 
     def evaluate(self, plain, leaves, keys):
-        """`values`, without what a backward pass needs."""
-        return self._evaluate(plain, leaves, keys)
+        """`values`, without what a backward pass needs, and the number of correct classifications or None."""
+        (values, _), correct = self._evaluate(plain, leaves, keys)
+        return values, correct
 
     def forward(self, plain, leaves, keys):
         """`values`, new values of the variables `written`, and a pullback for `backward`."""
