@@ -205,14 +205,12 @@ void AddMasks(std::vector<OperatorExample>& examples) {
                                 {Read(heads), Read(heads), Read(heads), Read(mask)}),
                       {Batch(), 2, 4, 3}};
       }));
-  // As many classes as samples, as InfoNCE has them.
+  // Sample i belongs to class i, as InfoNCE has it.
   examples.push_back(Example("aten.arange", [](GraphBuilder& graph, const v1::ValueRef& x) {
     const v1::ValueRef rows = graph.Add("rows", "aten.reshape", {Read(x), Sizes({Batch(), 24})});
-    const v1::ValueRef columns = graph.Add("columns", "aten.transpose.int", {Read(rows), Int(0), Int(1)});
-    const v1::ValueRef products = graph.Add("products", "aten.matmul", {Read(rows), Read(columns)});
     const v1::ValueRef own =
         graph.Add("example", "aten.arange", {Size(Batch())}, {{"dtype", Type(v1::INT64)}});
-    return Ending{graph.Add("contrast", "aten.cross_entropy_loss", {Read(products), Read(own)}), {}};
+    return Ending{graph.Add("contrast", "aten.cross_entropy_loss", {Read(rows), Read(own)}), {}};
   }));
 }
 
