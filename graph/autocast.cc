@@ -156,7 +156,7 @@ class Caster {
       if (rule == CastRule::kKeep) wanted = original_.at(ref.operator_()).outputs(ref.index()).dtype();
       if (now != wanted) ref = CastOf(ref, wanted, op.name());
     });
-    const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());
+    const RegisteredOperator* entry = FindRegistered(op);
     if (entry != nullptr) {
       auto outputs = InferOutputs(*entry, op, [this](const v1::ValueRef& ref) {
         return absl::StatusOr<const v1::TensorSpec*>(&SpecOf(ref));
@@ -213,7 +213,7 @@ class Caster {
 }  // namespace
 
 CastRule CastRuleOf(const v1::Operator& op) {
-  if (FindRegistered(op.type(), op.overload()) == nullptr) return CastRule::kKeep;
+  if (FindRegistered(op) == nullptr) return CastRule::kKeep;
   if (LowerPrecision().contains(op.type())) return CastRule::kLower;
   return HigherPrecision().contains(op.type()) ? CastRule::kHigher : CastRule::kPromote;
 }

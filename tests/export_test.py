@@ -14,7 +14,7 @@ import unittest
 import torch
 from torch import nn
 
-SOURCE, BUILD = pathlib.Path(sys.argv.pop(1)), pathlib.Path(sys.argv.pop(1))
+SOURCE, BUILD = (pathlib.Path(sys.argv.pop(1)).resolve() for _ in range(2))
 sys.path.insert(0, str(SOURCE / "python" / "fusion_export"))
 import fusion_export  # noqa: E402
 

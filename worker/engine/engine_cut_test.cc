@@ -13,6 +13,7 @@
 #include "graph/builder.h"
 #include "graph/families.h"
 #include "graph/graph_file.h"
+#include "graph/graph_index.h"
 #include "graph/skip_graph_for_test.h"
 #include "graph/slicing.h"
 #include "worker/engine/engine_test_support.h"
@@ -123,11 +124,9 @@ graph::Placement RandomPlacement(const graph::v1::Graph& graph, Dice& dice) {
       continue;
     }
     int level = 0;
-    for (const graph::v1::Argument& argument : op.args()) {
-      if (argument.has_value() && level_of.contains(argument.value().operator_())) {
-        level = std::max(level, level_of[argument.value().operator_()]);
-      }
-    }
+    graph::ForEachRead(op, [&](const graph::v1::ValueRef& ref) {
+      if (level_of.contains(ref.operator_())) level = std::max(level, level_of[ref.operator_()]);
+    });
     if (op.name() == "loss") {
       level = levels - 1;
     } else if (op.kind() != graph::v1::Operator::PLACEHOLDER &&
