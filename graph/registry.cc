@@ -216,7 +216,7 @@ absl::StatusOr<OperatorCost> CostOf(const v1::Graph& graph, int index, int64_t s
 absl::Status CheckTrains(const v1::Graph& graph, int64_t samples) {
   for (int i = 0; i < graph.operators_size(); ++i) {
     const v1::Operator& op = graph.operators(i);
-    const RegisteredOperator* entry = FindRegistered(op.type(), op.overload());
+    const RegisteredOperator* entry = FindRegistered(op);
     if (entry == nullptr || entry->row->trains == nullptr) continue;
     auto call =
         Call::Bind(entry->schema, op, [&](const v1::ValueRef& ref) { return SpecBefore(graph, i, ref); });

@@ -312,6 +312,7 @@ JobResult ControlPlane::ResultOf(const Current& current) {
   result.step = current.run.last_step.step;
   result.loss = current.run.last_step.loss;
   result.validation_loss = current.run.validation_loss;
+  result.validation_accuracy = current.run.validation_accuracy;
   const json& kept = current.metrics.last_kept();
   if (!result.loss && IntAt(kept, {"step"}) == result.step) {  // no step was left to do
     const auto number = [&kept](const char* name) -> std::optional<double> {
@@ -320,8 +321,8 @@ JobResult ControlPlane::ResultOf(const Current& current) {
     };
     result.loss = number("loss");
     result.validation_loss = number("validationLoss");
+    result.validation_accuracy = number("validationAccuracy");
   }
-  result.validation_accuracy = current.run.validation_accuracy;
   result.checkpoint = current.run.checkpoint;
   result.tasks = current.tasks;
   result.overrun_tasks = current.overrun_tasks;
