@@ -180,7 +180,7 @@ absl::StatusOr<EncodedTensor> EdgeCoder::Encode(const TensorKey& key, const Tens
 
 absl::Status EdgeCoder::EncodeInto(const TensorKey& key, const Codec& codec, const Tensor& tensor,
                                    bool training, absl::Span<std::byte> message) {
-  const codec::Layout layout = codec::LayoutOf(tensor.shape, edges_.at(key.edge).per_sample);
+  const codec::Layout layout = codec::LayoutOf(tensor.shape, codecs(key).per_sample);
   // A validation leaves the state of the training run as it is.
   codec::ErrorFeedback* feedback = nullptr;
   if (codec.error_feedback && training) {
