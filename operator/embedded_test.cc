@@ -455,7 +455,7 @@ TEST(JobFolderTest, TidyJoinsTracesAndRemovesWhatIsHalfDone) {
 }
 
 TEST(JobFolderTest, MetricsOfLaterStepsAreRemoved) {
-  TemporaryFolder scratch;
+  testing::ScratchFolder scratch;
   const std::string path = scratch.path() + "/metrics.jsonl";
   std::ofstream(path) << "{\"step\":1,\"loss\":0.5}\n\nnot a line\n{\"step\":2,\"loss\":0.25}\n"
                          "{\"step\":3}\n{\"step\":4,\"lo";
@@ -472,7 +472,7 @@ TEST(JobFolderTest, MetricsOfLaterStepsAreRemoved) {
 }
 
 TEST(JobFolderTest, PruningKeepsTheNewestAndWhatIsNoCheckpoint) {
-  TemporaryFolder scratch;
+  testing::ScratchFolder scratch;
   const std::string folder = scratch.path() + "/kept";
   for (const char* name : {"step-9", "step-10", "step-100", "step-20.damaged"}) {
     fs::create_directories(folder + "/" + name + "/x");
@@ -484,7 +484,7 @@ TEST(JobFolderTest, PruningKeepsTheNewestAndWhatIsNoCheckpoint) {
 }
 
 TEST(JobFolderTest, CheckpointsElsewhereAreRefusedOrOverwrittenAlone) {
-  TemporaryFolder scratch;
+  testing::ScratchFolder scratch;
   const std::string folder = scratch.path() + "/job";
   const std::string elsewhere = scratch.path() + "/elsewhere";
   fs::create_directories(elsewhere + "/step-4");
