@@ -148,14 +148,19 @@ class Caster {
     bool lower = true;  // all that it reads is
     ForEachReference(op,
                      [&](const v1::ValueRef& ref) { lower = lower && SpecOf(ref).dtype() != v1::FLOAT32; });
+    bool parametric = false;  // what read a cast variable reads the cast now
     ForEachReference(op, [&](v1::ValueRef& ref) {
       const v1::DataType now = SpecOf(ref).dtype();
-      if (!IsMixed(now)) return;
-      v1::DataType wanted = v1::FLOAT32;
-      if (rule == CastRule::kLower || (rule == CastRule::kPromote && lower)) wanted = v1::BFLOAT16;
+      v1::DataType wanted = IsMixed(now) ? v1::FLOAT32 : now;
+      if (IsMixed(now) && (rule == CastRule::kLower || (rule == CastRule::kPromote && lower))) {
+        wanted = v1::BFLOAT16;
+      }
       if (rule == CastRule::kKeep) wanted = original_.at(ref.operator_()).outputs(ref.index()).dtype();
       if (now != wanted) ref = CastOf(ref, wanted, op.name());
+      parametric =
+          parametric || result_.operators(index_.at(ref.operator_())).kind() == v1::Operator::VARIABLE;
     });
+    op.set_kind(parametric ? v1::Operator::PARAMETRIC : v1::Operator::NON_PARAMETRIC);
     const RegisteredOperator* entry = FindRegistered(op);
     if (entry != nullptr) {
       auto outputs = InferOutputs(*entry, op, [this](const v1::ValueRef& ref) {

@@ -358,7 +358,7 @@ TEST(BuildModel, ErrorsCarryTheField) {
     const char* field;
   } cases[] = {
       {"", "spec.model.family"},
-      {"family: resnet", "spec.model.family: resnet"},
+      {"family: resnet", "spec.model.config.classes"},
       {"family: bert", "spec.model.config.layers: required"},
       {"family: bert config { layers: 1 heads: 3 width: 8 context: 4 vocabulary: 9 }",
        "spec.model.config.heads: 3"},

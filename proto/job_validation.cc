@@ -201,9 +201,15 @@ FieldErrors CheckData(const FusionJobSpec& spec) {
         {"spec.data.tokenizer", absl::StrCat("is of textPairs, not of ", kind, "; leave it out")});
   }
   if (!spec.model().has_family() || data.kind() == Data::synthetic) return errors;
+  const bool pairs = spec.model().config().towers() == 2;
+  const v1alpha1::Loss& loss = spec.model().loss();
+  std::vector<Data::Kind> texts = {pairs ? Data::textPairs : Data::text};
+  if (loss.has_type() && pairs != (loss.type() == v1alpha1::Loss::InfoNCE)) {
+    texts.push_back(pairs ? Data::text : Data::textPairs);  // which of the two is meant, another error asks
+  }
   const std::map<Model::Family, std::vector<Data::Kind>> kinds = {
       {Model::gpt2, {Data::text}},
-      {Model::bert, {spec.model().config().towers() == 2 ? Data::textPairs : Data::text}},
+      {Model::bert, texts},
       {Model::mlp, {Data::table}},
       {Model::resnet, {Data::images}},
   };

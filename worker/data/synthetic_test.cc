@@ -147,7 +147,8 @@ TEST(Synthetic, ColumnsHaveALearnableFunction) {
     }
   }
   EXPECT_GE(classes.size(), 2U);
-  for (const float x : Open(kMlp)->Read(Placeholder::kInput, {true, 1, 0, 8}).floats()) {
+  const Tensor columns = Open(kMlp)->Read(Placeholder::kInput, {true, 1, 0, 8});
+  for (const float x : columns.floats()) {
     EXPECT_LE(std::abs(x), 1);
   }
 }
