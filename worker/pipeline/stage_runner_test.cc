@@ -39,7 +39,7 @@ absl::StatusOr<Tensor> Feed(const std::string& placeholder, bool training, int64
 
 /// Any number from 1 to 5: as many masked tokens as a micro-batch happens to have.
 int64_t SomeTargets(bool training, int64_t batch, int64_t first, int64_t /*count*/) {
-  return 1 + (batch * 3 + first * 7 + (training ? 0 : 2)) % 5;
+  return 1 + (batch * 3 + first * first + (training ? 0 : 2)) % 5;
 }
 
 std::unique_ptr<Transport> MakeStageTransport(std::shared_ptr<MemoryHub> hub, int stage) {
