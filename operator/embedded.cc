@@ -314,7 +314,7 @@ JobResult ControlPlane::ResultOf(const Current& current) {
   result.validation_loss = current.run.validation_loss;
   result.validation_accuracy = current.run.validation_accuracy;
   const json& kept = current.metrics.last_kept();
-  if (!result.loss && IntAt(kept, {"step"}) == result.step) {  // no step was left to do
+  if (!result.loss && kept.is_object() && IntAt(kept, {"step"}) == result.step) {  // no step was left to do
     const auto number = [&kept](const char* name) -> std::optional<double> {
       const json* value = Find(kept, {name});
       return value != nullptr && value->is_number() ? std::optional(value->get<double>()) : std::nullopt;

@@ -263,7 +263,12 @@ TEST_F(EmbeddedTest, ALostWorkersJobGoesOnFromItsNewestCheckpoint) {
   };
   const JobResult result = Run(job);
   EXPECT_EQ(result.phase, "Succeeded") << result.message;
-  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10, 11, 12}));
+  // Whether step 7 was reported before stage 1 died is a matter of chance.
+  const std::vector<int64_t> lost = steps.size() == 12 ? std::vector<int64_t>{} : std::vector<int64_t>{7};
+  std::vector<int64_t> expected = {1, 2, 3, 4, 5, 6};
+  expected.insert(expected.end(), lost.begin(), lost.end());
+  for (int64_t step = 7; step <= 12; ++step) expected.push_back(step);
+  EXPECT_EQ(steps, expected);
   EXPECT_EQ(notes, std::vector<std::string>{"goes on from " + Folder() + "/checkpoints/step-6"});
   EXPECT_EQ(running, "all 2 stages are running; goes on from " + Folder() + "/checkpoints/step-6");
   const std::vector<json> metrics = Metrics();
