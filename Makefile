@@ -13,7 +13,7 @@ export CCACHE_MAXSIZE ?= 5G
 
 CMAKE := cmake -S . -G Ninja -DCMAKE_CXX_COMPILER_LAUNCHER=ccache --log-level=WARNING
 
-.PHONY: help deps jax configure build test demo demo-compare bench lint format manifests sanitize fuzz clean
+.PHONY: help deps jax minilm configure build test demo demo-compare bench lint format manifests sanitize fuzz clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -30,11 +30,14 @@ configure: deps
 jax: deps  ## install JAX for the second engine (once)
 	@setup/jax.sh
 
+minilm: deps  ## get the weights of all-MiniLM-L6-v2 for examples/finetune-minilm.yaml (once)
+	@setup/minilm.sh
+
 build: configure  ## build everything into build/
 	@cmake --build $(BUILD) -j $(JOBS)
 
 # Serial tests measure real time: a machine that others load may need another try.
-test: jax build  ## set up, build and run all tests but the Kubernetes tiers
+test: jax minilm build  ## set up, build and run all tests but the Kubernetes tiers
 	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS) -LE serial
 	@cd $(BUILD) && ctest --output-on-failure -L serial --repeat until-pass:3
 
