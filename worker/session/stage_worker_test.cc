@@ -239,7 +239,8 @@ TEST_F(StageWorkerTest, EndsWithinSecondsWhenTheBrokerIsLost) {
     const testing::ProcessResult result = worker->Wait(kDeadline);
     EXPECT_FALSE(result.timed_out);
     EXPECT_EQ(result.exit_code, 1);
-    EXPECT_THAT(result.err, AnyOf(HasSubstr("is lost"), HasSubstr("broke without Close"), HasSubstr("closed by the peer")));
+    EXPECT_THAT(result.err, AnyOf(HasSubstr("is lost"), HasSubstr("broke without Close"),
+                                  HasSubstr("closed by the peer")));
     if (result.err.find("is lost") != std::string::npos) ++lost;
   }
   EXPECT_GE(lost, 1);
