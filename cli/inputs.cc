@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "graph/families.h"
+#include "cli/planning.h"
 #include "graph/graph_file.h"
 #include "graph/job_data.h"
 
@@ -50,8 +50,7 @@ void CheckGraph(const Job& job, std::vector<api::ManifestError>* errors) {
     errors->push_back(job.Error({std::string(path ? message.substr(0, colon) : kField),
                                  std::string(path ? message.substr(colon + 2) : message)}));
   };
-  const auto graph =
-      graph::BuildModel(job.object.spec().model(), std::filesystem::path(job.file).parent_path().string());
+  const auto graph = BuildModelOf(job);
   if (!graph.ok()) return add(graph.status());
   v1alpha1::FusionJobSpec spec = job.object.spec();
   if (const absl::Status status = graph::CompleteSpec(*graph, &spec); !status.ok()) add(status);

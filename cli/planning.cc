@@ -13,11 +13,13 @@
 
 namespace fusion::cli {
 
+absl::StatusOr<graph::v1::Graph> BuildModelOf(const api::Declared<v1alpha1::FusionJob>& job) {
+  return graph::BuildModel(job.object.spec().model(), std::filesystem::path(job.file).parent_path().string());
+}
+
 absl::StatusOr<graph::v1::Graph> JobGraph(const api::Declared<v1alpha1::FusionJob>& job) {
-  const v1alpha1::FusionJobSpec& spec = job.object.spec();
-  absl::StatusOr<graph::v1::Graph> graph =
-      graph::BuildModel(spec.model(), std::filesystem::path(job.file).parent_path().string());
-  if (graph.ok()) graph = graph::ApplyPrecision(*std::move(graph), spec.training());
+  absl::StatusOr<graph::v1::Graph> graph = BuildModelOf(job);
+  if (graph.ok()) graph = graph::ApplyPrecision(*std::move(graph), job.object.spec().training());
   if (graph.ok()) return graph;
   return absl::Status(graph.status().code(),
                       absl::StrCat(job.file, ":", job.document.index, ":", job.document.LineOf("spec.model"),

@@ -13,7 +13,10 @@
 
 namespace fusion::cli {
 
-/// The graph of the job's model; an error begins with the job's file.
+/// The model as the job's file names it: a relative path of a graph is seen from the file's folder.
+absl::StatusOr<graph::v1::Graph> BuildModelOf(const api::Declared<v1alpha1::FusionJob>& job);
+
+/// The graph that is planned: the model's in the job's precision. An error begins with the job's file.
 absl::StatusOr<graph::v1::Graph> JobGraph(const api::Declared<v1alpha1::FusionJob>& job);
 
 /// A plan.json, strictly read.

@@ -195,6 +195,11 @@ Specs DropoutMaskShapes(const Call& call) {
   return Created(call, "shape", v1::FLOAT32);
 }
 
+/// Of ones and zeros.
+Specs FillShapes(const Call& call) {
+  return Created(call, "size", call.Has("dtype") ? call.Type("dtype") : v1::FLOAT32);
+}
+
 constexpr OperatorRow kRows[] = {
     {.schema =
          "embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, "
@@ -271,20 +276,14 @@ constexpr OperatorRow kRows[] = {
      .summary = "ones",
      .kind = OperatorClass::kMemory,
      .differentiable = false,
-     .shapes =
-         [](const Call& call) {
-           return Created(call, "size", call.Has("dtype") ? call.Type("dtype") : v1::FLOAT32);
-         },
+     .shapes = FillShapes,
      .cost = CreateCost},
     {.schema = "zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, "
                "bool? pin_memory=None) -> Tensor",
      .summary = "zeros",
      .kind = OperatorClass::kMemory,
      .differentiable = false,
-     .shapes =
-         [](const Call& call) {
-           return Created(call, "size", call.Has("dtype") ? call.Type("dtype") : v1::FLOAT32);
-         },
+     .shapes = FillShapes,
      .cost = CreateCost},
     {.schema = "triu(Tensor self, SymInt diagonal=0) -> Tensor",
      .summary = "the upper triangle",

@@ -152,7 +152,7 @@ class Slicer {
       }
     }
     AddOperators();
-    AddDecisions(loss_stage_);
+    AddDecisions();
     return std::move(programs_);
   }
 
@@ -250,10 +250,10 @@ class Slicer {
   /// A tree of fewest hops over the stages that are linked to the loss. Its root has the first operator that
   /// carries a gradient: its backward ends last and its next forward begins first, so nobody waits for the
   /// decision longer than for the next step's first value.
-  void AddDecisions(int loss_stage) {
+  void AddDecisions() {
     const std::vector<std::set<int>> neighbours = Neighbours();
-    const std::vector<int> linked = BreadthFirst(neighbours, loss_stage).first;
-    int root = loss_stage;
+    const std::vector<int> linked = BreadthFirst(neighbours, loss_stage_).first;
+    int root = loss_stage_;
     for (int i = graph_.operators_size() - 1; i >= 0; --i) {
       const int stage = places_[i].stage;
       const bool counts = stage >= 0 && carries_gradient_[i];

@@ -86,8 +86,7 @@ class EmbeddedControlPlane {
   virtual Client& client() = 0;
 
   /// Runs one job to its end; one at a time. A job that fails is a result; an error means that it did not
-  /// begin: ALREADY_EXISTS, its folder is there and may be neither replaced nor
-  /// gone on with.
+  /// begin: ALREADY_EXISTS, its folder is there and may be neither replaced nor gone on with.
   virtual absl::StatusOr<JobResult> Run(const EmbeddedJob& job, const JobCallbacks& callbacks) = 0;
 
   /// Makes the job that runs fail with reason Cancelled, and every later one at once. Returns at once; Run
