@@ -42,7 +42,7 @@ test: jax minilm build  ## set up, build and run all tests but the Kubernetes ti
 	@cd $(BUILD) && ctest --output-on-failure -L serial --repeat until-pass:3
 
 demo: build  ## train a GPT-2 over six emulated compnodes in two sites
-	@$(BUILD)/bin/fusionctl run -f examples/gpt2-two-sites.yaml --overwrite
+	@$(BUILD)/bin/fusionctl run -f examples/gpt2-two-sites.yaml --fit-emulation --overwrite
 
 demo-compare: build  ## measure the demo's plan against EqualNumber and EqualCompute without compression
 	@bench/demo_compare.py --build $(BUILD)

@@ -135,7 +135,7 @@ class Bench:
 
     def run(self, job_object, compnodes, warm_up, plan=None, trace=None):
         name = job_object["metadata"]["name"]
-        words = ["run", "-f", self.write(job_object, compnodes), "--workdir", self.work, "--overwrite"]
+        words = ["run", "-f", self.write(job_object, compnodes), "--workdir", self.work, "--overwrite", "--fit-emulation"]
         if plan is not None:
             path = self.folder / f"{name}.plan.json"
             path.write_text(json.dumps(plan))

@@ -25,6 +25,12 @@ OptionDefinition Flag(std::string name, std::string description) {
   return {std::move(name), 0, std::move(description), "", {}, false, false};
 }
 
+OptionDefinition FitEmulation() {
+  return Flag(
+      "fit-emulation",
+      "where the compnodes' emulation.flops are more than this machine can imitate, scale them all down");
+}
+
 }  // namespace
 
 const std::vector<CommandDefinition>& Commands() {
@@ -47,6 +53,7 @@ const std::vector<CommandDefinition>& Commands() {
         Workdir(),
         Flag("overwrite", "remove what an earlier run of the same job left"),
         Flag("resume", "go on from the newest intact checkpoint of an earlier run"),
+        FitEmulation(),
         {"plan", 0, "run this plan instead of making one", "FILE", {}, false, false},
         {"trace", 0, "write a Chrome trace of this step to WORKDIR/JOB/trace.json", "STEP", {}, false, false},
         Output({"json"})},
@@ -62,7 +69,7 @@ const std::vector<CommandDefinition>& Commands() {
        {},
        "",
        {Files(), Workdir(), Flag("compare", "the plans of all placement policies side by side"),
-        Output({"json", "yaml", "wide"})},
+        FitEmulation(), Output({"json", "yaml", "wide"})},
        &PlanCommand},
       {"validate",
        "check files",

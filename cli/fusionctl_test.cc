@@ -426,6 +426,23 @@ TEST_F(Fusionctl, PlanPrintsTablesAndPlanJson) {
   EXPECT_EQ(compared["plans"].size(), 4U);
 }
 
+TEST_F(Fusionctl, EmulatedSpeedsFitTheMachineOnRequest) {
+  const std::string job = Changed("  devices:", "  emulation: {flops: 1e14}\n  devices:");
+  const ProcessResult refused = Ctl({"run", "-f", job, "--workdir", Workdir()});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.out, HasSubstr("--fit-emulation"));
+  const std::string scaled = "the compnodes' emulation.flops are scaled by 0.00";
+  EXPECT_THAT(Ctl({"run", "-f", job, "--workdir", Workdir(), "--overwrite", "--fit-emulation"}).err,
+              HasSubstr(scaled))
+      << "this run fails, its worker is none";
+  const ProcessResult plan =
+      Ctl({"plan", "-f", job, "--workdir", Workdir(), "--fit-emulation", "-o", "json"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.err, HasSubstr(scaled));
+  EXPECT_GT(json::parse(plan.out)["stepSeconds"],
+            json::parse(Ctl({"plan", "-f", job, "--workdir", Workdir(), "-o", "json"}).out)["stepSeconds"]);
+}
+
 TEST_F(Fusionctl, PlanSaysWhyNothingFits) {
   const ProcessResult result =
       Ctl({"plan", "-f", Changed("memory: 1Gi", "memory: 1Ki"), "--workdir", Workdir()});

@@ -106,7 +106,9 @@ int PlanCommand(const Invocation& invocation, Console& console) {
     absl::StatusOr<scheduler::MachineProfile> machine =
         profiles.Profile(*graph, spec.training().batch().micro());
     if (!machine.ok()) return Fail(machine.status(), console);
-    Subject subject{job.object.metadata().name(), spec, *std::move(graph), Compnodes(manifest),
+    Subject subject{job.object.metadata().name(), spec, *std::move(graph),
+                    invocation.Has("fit-emulation") ? FittingCompnodes(manifest, machine->flops, console)
+                                                    : Compnodes(manifest),
                     *std::move(machine)};
     if (invocation.Has("compare")) {
       exit_code = std::max(exit_code, Compare(std::move(subject), &printer));

@@ -5,10 +5,12 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cli/exit_code.h"
 #include "graph/autocast.h"
 #include "graph/families.h"
 #include "nlohmann/json.hpp"
+#include "operator/controllers/planning.h"
 #include "proto/json_mapper.h"
 
 namespace fusion::cli {
@@ -42,6 +44,17 @@ std::vector<v1alpha1::Compnode> Compnodes(const api::Manifest& manifest) {
   std::vector<v1alpha1::Compnode> compnodes;
   compnodes.reserve(manifest.compnodes.size());
   for (const auto& compnode : manifest.compnodes) compnodes.push_back(compnode.object);
+  return compnodes;
+}
+
+std::vector<v1alpha1::Compnode> FittingCompnodes(const api::Manifest& manifest, double machine_flops,
+                                                 Console& console) {
+  std::vector<v1alpha1::Compnode> compnodes = Compnodes(manifest);
+  const double factor = op::FitEmulation(op::UsableCores(), machine_flops, compnodes);
+  if (factor < 1) {
+    console.Note(absl::StrFormat(
+        "the compnodes' emulation.flops are scaled by %.2g, so that this machine can imitate them", factor));
+  }
   return compnodes;
 }
 

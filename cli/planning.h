@@ -25,6 +25,11 @@ absl::StatusOr<graph::v1::Plan> ReadPlan(const std::string& path);
 /// The objects alone, in file order.
 std::vector<v1alpha1::Compnode> Compnodes(const api::Manifest& manifest);
 
+/// The compnodes with emulated speeds that a machine of this profile can imitate together; where they were
+/// scaled for that, a note says so.
+std::vector<v1alpha1::Compnode> FittingCompnodes(const api::Manifest& manifest, double machine_flops,
+                                                 Console& console);
+
 /// Prints the error; the exit status that fits its code: 130 CANCELLED, 2 INVALID_ARGUMENT and NOT_FOUND,
 /// else 1.
 int Fail(const absl::Status& status, Console& console);

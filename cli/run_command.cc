@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -51,6 +52,8 @@ class Run {
   /// What can be refused before anything starts or is written.
   absl::Status CheckBeforeStart();
   absl::Status Start();
+  /// Those of the files; with --fit-emulation at speeds that fit this machine.
+  absl::StatusOr<std::vector<v1alpha1::Compnode>> DeclaredCompnodes();
   /// One job to its end; the control plane works in a thread, this one shows it and waits for Ctrl-C.
   absl::StatusOr<op::JobResult> RunJob(const Job& job);
   absl::StatusOr<op::JobResult> Await(const Job& job, RunMonitor* monitor);
@@ -96,13 +99,29 @@ absl::Status Run::CheckBeforeStart() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<v1alpha1::Compnode>> Run::DeclaredCompnodes() {
+  if (!invocation_.Has("fit-emulation")) return Compnodes(manifest_);
+  double slowest = std::numeric_limits<double>::infinity();  // a job's own profile has its own measurement
+  for (const Job& job : manifest_.jobs) {
+    absl::StatusOr<graph::v1::Graph> graph = JobGraph(job);
+    if (!graph.ok()) return graph.status();
+    absl::StatusOr<scheduler::MachineProfile> machine =
+        profiles_.Profile(*graph, job.object.spec().training().batch().micro());
+    if (!machine.ok()) return machine.status();
+    slowest = std::min(slowest, machine->flops);
+  }
+  return FittingCompnodes(manifest_, slowest, console_);
+}
+
 absl::Status Run::Start() {
   absl::StatusOr<std::string> worker = WorkerProgram();
   if (!worker.ok()) return worker.status();
   op::EmbeddedOptions options;
   options.workdir = workdir_;
   options.worker_binary = *std::move(worker);
-  const std::vector<v1alpha1::Compnode> compnodes = Compnodes(manifest_);
+  const absl::StatusOr<std::vector<v1alpha1::Compnode>> declared = DeclaredCompnodes();
+  if (!declared.ok()) return declared.status();
+  const std::vector<v1alpha1::Compnode>& compnodes = *declared;
   if (std::any_of(compnodes.begin(), compnodes.end(), [](const v1alpha1::Compnode& compnode) {
         return api::EngineOf(compnode) == api::kJaxEngine;
       })) {

@@ -1,7 +1,5 @@
 #include "operator/embedded.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -35,11 +33,6 @@ constexpr int64_t kDefaultKeep = 3;
 constexpr absl::Duration kSyncPatience = absl::Seconds(10);
 // Voluntary end, SIGTERM and SIGKILL take 4 s; see ProcessLauncherOptions.
 constexpr absl::Duration kEndPatience = absl::Seconds(10);
-
-int UsableCores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
-}
 
 // What a change of the job's own progress leaves as it was: a reconciler has nothing to do for it.
 bool OnlyProgressChanged(const json& before, const json& now) {

@@ -1,9 +1,11 @@
 #include "operator/controllers/planning.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -24,6 +26,14 @@ using v1alpha1::FusionJob;
 using v1alpha1::FusionJobSpec;
 
 constexpr double kEmulationShare = 0.6;
+
+double EmulationLimit(int cores, double machine_flops) { return kEmulationShare * cores * machine_flops; }
+
+double EmulatedFlops(const std::vector<Compnode>& compnodes) {
+  double sum = 0;
+  for (const Compnode& compnode : compnodes) sum += compnode.spec().emulation().flops();
+  return sum;
+}
 
 ObjectKey KeyOfJob(const FusionJob& job) { return {job.metadata().namespace_(), job.metadata().name()}; }
 
@@ -116,16 +126,35 @@ std::string TraceFile(const std::string& job_folder, int stage) {
   return absl::StrCat(job_folder, "/trace-stage-", stage, ".json");
 }
 
+int UsableCores() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
+}
+
+double FitEmulation(int cores, double machine_flops, std::vector<Compnode>& compnodes) {
+  const double limit = EmulationLimit(cores, machine_flops);
+  const double sum = EmulatedFlops(compnodes);
+  if (sum <= limit) return 1;
+  const double exact = limit / sum;
+  const double digit = std::pow(10, std::floor(std::log10(exact)) - 1);
+  const double factor = std::floor(exact / digit) * digit;
+  for (Compnode& compnode : compnodes) {
+    if (!compnode.spec().emulation().has_flops()) continue;
+    v1alpha1::Emulation& emulation = *compnode.mutable_spec()->mutable_emulation();
+    emulation.set_flops(emulation.flops() * factor);
+  }
+  return factor;
+}
+
 absl::Status CheckEmulation(const std::vector<Compnode>& compnodes, int cores, double machine_flops) {
-  double sum = 0;
-  for (const Compnode& compnode : compnodes) sum += compnode.spec().emulation().flops();
-  const double limit = kEmulationShare * cores * machine_flops;
+  const double sum = EmulatedFlops(compnodes);
+  const double limit = EmulationLimit(cores, machine_flops);
   if (sum <= limit) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrFormat("the compnodes' emulation.flops sum up to %.3g FLOP/s, but this machine can imitate at "
-                      "most %.3g (%.1f x %d cores x "
-                      "%.3g FLOP/s of one thread); scale them by %.3g or less",
-                      sum, limit, kEmulationShare, cores, machine_flops, limit / sum));
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "the compnodes' emulation.flops sum up to %.3g FLOP/s, but this machine can imitate at "
+      "most %.3g (%.1f x %d cores x %.3g FLOP/s of one thread); scale them by %.3g or less, or run "
+      "with --fit-emulation, which does",
+      sum, limit, kEmulationShare, cores, machine_flops, limit / sum));
 }
 
 void LocalPlanning::SetFiles(const ObjectKey& job, JobFiles files) {

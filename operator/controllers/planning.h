@@ -94,6 +94,13 @@ class LocalPlanning : public Planning {
   std::map<ObjectKey, JobFiles> files_ ABSL_GUARDED_BY(mutex_);
 };
 
+/// Cores that this process may use.
+int UsableCores();
+
+/// Scales the emulated speeds by one factor, rounded down to two digits, so that this machine can imitate
+/// them all: see CheckEmulation. Returns the factor; 1 where they fit as they are.
+double FitEmulation(int cores, double machine_flops, std::vector<v1alpha1::Compnode>& compnodes);
+
 /// Refuses emulated speeds whose sum this machine cannot imitate: more than 0.6 x cores x flops of one
 /// thread.
 absl::Status CheckEmulation(const std::vector<v1alpha1::Compnode>& compnodes, int cores,
