@@ -4,7 +4,10 @@
 
 #include <rapidcheck/gtest.h>
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <random>
+#include <vector>
 
 #include "scheduler/test_problem.h"
 
@@ -164,6 +167,47 @@ TEST(SimulatorTest, SharedVariablesTravelOnceAStep) {
   EXPECT_LT(with, without + 20.1);
 }
 
+Chain DrawChain(std::mt19937& random) {
+  const auto draw = [&random](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  Chain chain;
+  for (int count = draw(1, 6); count > 0; --count) {
+    chain.forward.push_back(draw(1, 99) * 1e-3);
+    chain.backward.push_back(draw(1, 99) * 1e-3);
+  }
+  chain.micro_batches = draw(1, 19);
+  chain.bytes_per_second = std::array{1e4, 1e5, 1e6, 1e9}[draw(0, 3)];
+  chain.latency_seconds = std::array{0.0, 0.001, 0.05}[draw(0, 2)];
+  return chain;
+}
+
+// The order of tasks is decided as they become ready, so that one that is ready earlier may displace another
+// and the whole take longer (Graham's anomalies): one random chain in 100,000 is more than 1.25 x slower with
+// free links, or than the closed form, which knows no order. So these two look at the same chains every time.
+TEST(SimulatorTest, FreeLinksAreHardlyEverSlower) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 2000; ++i) {
+    const Problem problem = MakeChainProblem(DrawChain(random));
+    const Partition partition = OneOperatorANode(problem, i % 5);
+    EXPECT_LE(Step(problem, partition, true), Step(problem, partition) * 1.25 + 1e-9) << i;
+  }
+}
+
+TEST(SimulatorTest, TheClosedFormIsCloseToDeepPipelines) {
+  std::mt19937 random(1);
+  std::vector<double> ratios;
+  for (int i = 0; i < 2000; ++i) {
+    const Problem problem = MakeChainProblem(DrawChain(random));
+    const Partition deep = OneOperatorANode(problem, problem.micro_batches);
+    ratios.push_back(Step(problem, deep) / EstimateStepSeconds(problem, deep));
+  }
+  std::sort(ratios.begin(), ratios.end());
+  EXPECT_NEAR(ratios[1000], 1, 0.02);
+  EXPECT_GE(ratios.front(), 0.5);
+  EXPECT_LE(ratios.back(), 1.25);
+}
+
 TEST(SimulatorTest, EvaluationHasNoBackward) {
   Chain chain = UniformChain(3, 1, 2);
   chain.micro_batches = 10;
@@ -200,24 +244,18 @@ RC_GTEST_PROP(SimulatorProperty, AStepIsNoShorterThanAnyStageOrResourceIsBusy, (
   RC_ASSERT(simulation.bubble_fraction < 1);
 }
 
-// The order of tasks is decided as they become ready, so that a message that comes earlier may displace
-// another task (Graham's anomalies): monotone up to that.
-RC_GTEST_PROP(SimulatorProperty, FreeLinksAreNoSlower, ()) {
-  const Problem problem = MakeChainProblem(RandomChain());
-  const Partition partition = OneOperatorANode(problem, *rc::gen::inRange(0, 5));
-  RC_ASSERT(Step(problem, partition, true) <= Step(problem, partition) * 1.25 + 1e-9);
-}
-
 RC_GTEST_PROP(SimulatorProperty, TheSameTwice, ()) {
   const Problem problem = MakeChainProblem(RandomChain());
   const Partition partition = OneOperatorANode(problem, 1);
   RC_ASSERT(Step(problem, partition) == Step(problem, partition));
 }
 
-RC_GTEST_PROP(SimulatorProperty, TheClosedFormBoundsADeepPipeline, ()) {
+// No more than one micro-batch after the other, each alone, whatever the order of the tasks.
+RC_GTEST_PROP(SimulatorProperty, ADeepPipelineIsNoSlowerThanASerialOne, ()) {
   const Problem problem = MakeChainProblem(RandomChain());
-  const Partition deep = OneOperatorANode(problem, problem.micro_batches);
-  RC_ASSERT(Step(problem, deep) <= EstimateStepSeconds(problem, deep) * 1.25 + 1e-9);
+  Partition serial = OneOperatorANode(problem);
+  for (PlacedStage& stage : serial.stages) stage.sub_dags[0].depth = 1;
+  RC_ASSERT(Step(problem, OneOperatorANode(problem, problem.micro_batches)) <= Step(problem, serial) + 1e-9);
 }
 
 RC_GTEST_PROP(SimulatorProperty, ChosenDepthsAreNoSlowerThanTheLeast, ()) {
