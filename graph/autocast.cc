@@ -148,6 +148,7 @@ class Caster {
     bool lower = true;  // all that it reads is
     ForEachReference(op,
                      [&](const v1::ValueRef& ref) { lower = lower && SpecOf(ref).dtype() != v1::FLOAT32; });
+    bool first = true;
     bool parametric = false;  // what read a cast variable reads the cast now
     ForEachReference(op, [&](v1::ValueRef& ref) {
       const v1::DataType now = SpecOf(ref).dtype();
@@ -155,6 +156,7 @@ class Caster {
       if (IsMixed(now) && (rule == CastRule::kLower || (rule == CastRule::kPromote && lower))) {
         wanted = v1::BFLOAT16;
       }
+      if (rule == CastRule::kFirst && std::exchange(first, false)) wanted = now;
       if (rule == CastRule::kKeep) wanted = original_.at(ref.operator_()).outputs(ref.index()).dtype();
       if (now != wanted) ref = CastOf(ref, wanted, op.name());
       parametric =
@@ -220,6 +222,7 @@ class Caster {
 CastRule CastRuleOf(const v1::Operator& op) {
   if (FindRegistered(op) == nullptr) return CastRule::kKeep;
   if (LowerPrecision().contains(op.type())) return CastRule::kLower;
+  if (op.type() == "aten.batch_norm") return CastRule::kFirst;
   return HigherPrecision().contains(op.type()) ? CastRule::kHigher : CastRule::kPromote;
 }
 

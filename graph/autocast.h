@@ -12,12 +12,14 @@ namespace fusion::graph {
 enum class CastRule {
   kLower,    ///< to bfloat16: matrix products and convolutions
   kHigher,   ///< to float32: losses, reductions, normalisations, exponentials
+  kFirst,    ///< the first argument as it comes, the others to float32: BatchNorm
   kPromote,  ///< to float32 where they differ, else as they come
   kKeep,     ///< as the graph had them: operators outside the registry, whose results are recorded
 };
 
 /// The rule of torch.autocast's lists for CUDA and the widest of those for CPU (there layer_norm and softmax
-/// are left in bfloat16); besides, mean and masked_fill are kHigher.
+/// are left in bfloat16); besides, mean and masked_fill are kHigher. batch_norm is in no list: its kernels
+/// take lower images beside float32 weights and statistics, compute in float32 and round their result.
 CastRule CastRuleOf(const v1::Operator& op);
 
 /// The graph in mixed precision: operators aten.to.dtype stand before those that autocast would cast for,

@@ -85,6 +85,48 @@ TEST(Autocast, SoftmaxAndTheMaskedScoresAreFp32) {
   EXPECT_EQ(types.Of("transformer.h.0.attn"), v1::BFLOAT16);
 }
 
+TEST(Autocast, BatchNormTakesImagesAsTheyComeAndKeepsItsStatistics) {
+  v1alpha1::Model model;
+  model.set_family(v1alpha1::Model::resnet);
+  model.mutable_config()->add_blocks(1);
+  model.mutable_config()->add_blocks(1);
+  model.mutable_config()->set_width(4);
+  model.mutable_config()->set_classes(3);
+  const auto fp32 = BuildModel(model);
+  ASSERT_TRUE(fp32.ok()) << fp32.status();
+  const auto graph = Autocast(*fp32);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const Types types(*graph);
+  int normalisations = 0;
+  for (const v1::Operator& op : graph->operators()) {
+    if (op.type() != "aten.batch_norm") continue;
+    ++normalisations;
+    EXPECT_EQ(types.Read(op.name(), 0), v1::BFLOAT16) << op.name();
+    EXPECT_EQ(types.Of(op.name()), v1::BFLOAT16) << op.name();
+    for (int argument = 1; argument < 5; ++argument) {  // weight, bias, running_mean, running_var
+      EXPECT_EQ(types.Named(op.args(argument).value().operator_()).kind(), v1::Operator::VARIABLE)
+          << "the statistics that are moved are the variables themselves";
+      EXPECT_EQ(types.Read(op.name(), argument), v1::FLOAT32) << op.name();
+    }
+  }
+  EXPECT_EQ(normalisations, 6);
+  EXPECT_EQ(types.Of("maxpool"), v1::BFLOAT16);
+  EXPECT_EQ(types.Of("layer2.0.add"), v1::BFLOAT16) << "both ways are";
+  EXPECT_EQ(types.Of("avgpool"), v1::BFLOAT16);
+  EXPECT_EQ(types.Read("loss", 0), v1::FLOAT32);
+
+  GraphBuilder builder("first");  // nothing before it is lower
+  const v1::ValueRef input = builder.Placeholder("input", v1::FLOAT32, {Batch(), 4});
+  const v1::ValueRef normal = builder.Add(
+      "bn", "aten.batch_norm",
+      {Read(input), None(), None(), None(), None(), Bool(true), Double(0.1), Double(1e-5), Bool(false)});
+  const auto narrow = builder.Finish(builder.Add("loss", "aten.mse_loss", {Read(normal), Read(input)}));
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  const auto kept = Autocast(*narrow);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(Types(*kept).Of("bn"), v1::FLOAT32);
+}
+
 // x is read by two products, w by both.
 TEST(Autocast, CastsAValueOnceAndAVariableForEachReader) {
   GraphBuilder builder("shared");

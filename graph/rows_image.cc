@@ -210,8 +210,14 @@ Specs BatchNormShapes(const Call& call) {
   }
   for (const char* name : {"weight", "bias", "running_mean", "running_var"}) {
     if (!call.Has(name)) continue;
-    if (auto status = CheckSameType(call, "input", name); !status.ok()) return status;
+    // Weights and statistics of lower images may be float32.
+    const bool mixed = input.dtype() == v1::BFLOAT16 && call.Tensor(name).dtype() == v1::FLOAT32;
+    if (auto status = CheckSameType(call, "input", name); !mixed && !status.ok()) return status;
     if (ShapeFrom(call.Tensor(name)) != Shape{input.shape(1)}) return Mismatch(call, "input", name);
+    for (const char* other : {"weight", "running_mean"}) {
+      if (!call.Has(other)) continue;
+      if (auto status = CheckSameType(call, other, name); !status.ok()) return status;
+    }
   }
   if (call.Has("running_mean") != call.Has("running_var")) {
     return absl::InvalidArgumentError("one of 'running_mean' and 'running_var' is given without the other");

@@ -85,12 +85,11 @@ spec:
     seed: 3
     optimizer: {type: AdamW, learningRate: 1e-3}
     validation: {batches: 2}
-  communication: {compression: {type: None}}
-)" + placement +
-         Compnodes(compnodes);
+)" + (towers == 2 ? "    precision: bf16\n    recompute: true\n" : "") +
+         "  communication: {compression: {type: None}}\n" + placement + Compnodes(compnodes);
 }
 
-std::string ResnetJob(int compnodes) {
+std::string ResnetJob(int compnodes, const std::string& training = "") {
   return R"(apiVersion: fusion.dev/v1alpha1
 kind: FusionJob
 metadata: {name: job}
@@ -102,8 +101,8 @@ spec:
     batch: {global: 16, micro: 4}
     seed: 3
     optimizer: {type: SGD, learningRate: 5e-2, momentum: 0.9}
-  communication: {compression: {type: None}}
-)" + Compnodes(compnodes);
+)" + training +
+         "  communication: {compression: {type: None}}\n" + Compnodes(compnodes);
 }
 
 // A graph of one's own with operators that the registry does not have, and edges that skip stages.
@@ -127,7 +126,9 @@ std::string JobOf(const std::string& family, int compnodes) {
   if (family == "graph") return GraphJob(compnodes);
   return family == "gpt2"     ? Gpt2Job(compnodes)
          : family == "resnet" ? ResnetJob(compnodes)
-                              : MlpJob(compnodes);
+         : family == "resnetInBf16WithRecompute"
+             ? ResnetJob(compnodes, "    precision: bf16\n    recompute: true\n")
+             : MlpJob(compnodes);
 }
 
 void WriteData(const ScratchFolder& folder) {
@@ -333,7 +334,8 @@ TEST_P(BertCuts, TrainsAndEvaluatesWithTheBitsOfTheUncutRun) {
 INSTANTIATE_TEST_SUITE_P(Towers, BertCuts, ::testing::Values(1, 2),
                          [](const auto& info) { return info.param == 2 ? "Pairs" : "MaskedTokens"; });
 
-INSTANTIATE_TEST_SUITE_P(Families, Cuts, ::testing::Values("mlp", "gpt2", "resnet", "graph"),
+INSTANTIATE_TEST_SUITE_P(Families, Cuts,
+                         ::testing::Values("mlp", "gpt2", "resnet", "resnetInBf16WithRecompute", "graph"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <ostream>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,7 +26,7 @@ namespace fusion::worker {
 namespace {
 
 constexpr int kSteps = 20;
-constexpr int kCuts = 50;
+constexpr int kCuts = 12;
 
 v1alpha1::Training AdamTraining() {
   v1alpha1::Training training;
@@ -166,7 +168,9 @@ struct Coverage {
   }
 };
 
-Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& graph, int cuts = kCuts) {
+/// `recompute`: of every cut, or of every other one. Variables include BatchNorm's statistics.
+Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& graph, int cuts,
+                         std::optional<bool> recompute = std::nullopt) {
   Coverage coverage;
   const absl::StatusOr<Trajectory> uncut = Train(data, {WholeProgram(graph)});
   EXPECT_TRUE(uncut.ok()) << uncut.status();
@@ -174,6 +178,11 @@ Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& gr
     return coverage;
   }
   EXPECT_LT(uncut->losses.back(), uncut->losses.front()) << "nothing was learned";
+  for (const graph::v1::Operator& op : graph.operators()) {
+    if (op.has_variable()) {
+      EXPECT_TRUE(uncut->variables.contains(op.variable().tensor_name())) << op.name();
+    }
+  }
   EXPECT_GT(uncut->squared_norms.front(), 0.05 * 0.05) << "nothing was clipped";
   for (int cut = 0; cut < cuts && !testing::Test::HasFailure(); ++cut) {
     SCOPED_TRACE(absl::StrCat("cut ", cut));
@@ -184,7 +193,7 @@ Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& gr
       break;
     }
     coverage.Count(*programs);
-    const absl::StatusOr<Trajectory> run = Train(data, *programs, /*recompute=*/cut % 2 == 1);
+    const absl::StatusOr<Trajectory> run = Train(data, *programs, recompute.value_or(cut % 2 == 1));
     EXPECT_TRUE(run.ok()) << run.status();
     if (!run.ok()) {
       break;
@@ -203,45 +212,61 @@ Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& gr
       EXPECT_TRUE(BitEqual(value, uncut->variables.at(name))) << name;
     }
   }
-  EXPECT_GE(coverage.stages.size(), cuts < kCuts ? 4U : 5U);
+  EXPECT_GE(coverage.stages.size(), cuts < 20 ? 4U : 5U);
   EXPECT_TRUE(coverage.stages.contains(1));
   EXPECT_GT(coverage.stages_with_several_sub_dags, cuts);
   return coverage;
 }
 
-TEST(EngineCutTest, MlpIsBitEqual) {
-  const v1alpha1::Model model = SmallMlp(v1alpha1::Loss::MeanSquaredError);
-  CheckRandomCuts(model, *graph::BuildModel(model));
-}
+/// A family, a precision, and whether the cut runs recompute; the uncut run they are compared with does not.
+struct CutCase {
+  std::string family;
+  v1alpha1::Model model;
+  int borrowed = 0;  ///< at least so many variables are borrowed over all cuts
+  bool bf16 = false;
+  bool recompute = false;
+};
 
-TEST(EngineCutTest, TiedGpt2WithDropoutIsBitEqual) {
-  const v1alpha1::Model model = SmallGpt2(0.1);
-  const Coverage coverage = CheckRandomCuts(model, *graph::BuildModel(model));
-  EXPECT_GT(coverage.edges_over_several_sub_dags, 0);
-  EXPECT_GT(coverage.borrowed, 10);
+std::string NameOf(const CutCase& c) {
+  return absl::StrCat(c.family, c.bf16 ? "Bf16" : "Fp32", c.recompute ? "Recompute" : "");
 }
+void PrintTo(const CutCase& c, std::ostream* out) { *out << NameOf(c); }
 
-TEST(EngineCutTest, MixedPrecisionIsBitEqual) {
-  for (const auto& model : {SmallMlp(v1alpha1::Loss::CrossEntropy), SmallGpt2(0.1)}) {
-    const auto fp32 = graph::BuildModel(model);
-    ASSERT_TRUE(fp32.ok()) << fp32.status();
-    const auto bf16 = graph::Autocast(*fp32);
-    ASSERT_TRUE(bf16.ok()) << bf16.status();
-    CheckRandomCuts(model, *bf16, /*cuts=*/20);
+std::vector<CutCase> CutCases() {
+  std::vector<CutCase> cases;
+  for (const CutCase& family : std::vector<CutCase>{
+           {.family = "Mlp", .model = SmallMlp(v1alpha1::Loss::MeanSquaredError)},
+           {.family = "MlpOfClasses", .model = SmallMlp(v1alpha1::Loss::CrossEntropy)},
+           {.family = "Gpt2", .model = SmallGpt2(0.1), .borrowed = 1},
+           {.family = "Bert", .model = SmallBert(1, 0.1), .borrowed = 1},
+           {.family = "Towers", .model = SmallBert(2, 0.1), .borrowed = 50},
+           {.family = "Resnet", .model = SmallResnet(false, v1alpha1::ModelConfig::imagenet)},
+           {.family = "ResnetOfBottlenecks", .model = SmallResnet(true, v1alpha1::ModelConfig::small)}}) {
+    for (const bool bf16 : {false, true}) {
+      for (const bool recompute : {false, true}) {
+        cases.push_back(family);
+        cases.back().bf16 = bf16;
+        cases.back().recompute = recompute;
+      }
+    }
   }
+  return cases;
 }
 
-TEST(EngineCutTest, TiedBertWithDropoutIsBitEqual) {
-  const v1alpha1::Model model = SmallBert(1, 0.1);
-  const Coverage coverage = CheckRandomCuts(model, *graph::BuildModel(model));
-  EXPECT_GT(coverage.borrowed, 10);
+class EngineCutMatrixTest : public testing::TestWithParam<CutCase> {};
+
+TEST_P(EngineCutMatrixTest, AnyCutIsBitEqual) {
+  const CutCase& c = GetParam();
+  v1alpha1::Training training;
+  training.set_precision(c.bf16 ? v1alpha1::Training::bf16 : v1alpha1::Training::fp32);
+  const auto graph = graph::ApplyPrecision(*graph::BuildModel(c.model), training);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const Coverage coverage = CheckRandomCuts(c.model, *graph, kCuts, c.recompute);
+  EXPECT_GE(coverage.borrowed, c.borrowed);
 }
 
-TEST(EngineCutTest, TowersThatShareTheirWeightsAreBitEqual) {
-  const v1alpha1::Model model = SmallBert(2, 0.1);
-  const Coverage coverage = CheckRandomCuts(model, *graph::BuildModel(model));
-  EXPECT_GT(coverage.borrowed, 100);
-}
+INSTANTIATE_TEST_SUITE_P(Families, EngineCutMatrixTest, testing::ValuesIn(CutCases()),
+                         [](const auto& info) { return NameOf(info.param); });
 
 // Each tower on a compnode of its own, as two owners of private texts place them.
 TEST(EngineCutTest, TowersOnTwoCompnodesAreBitEqual) {
@@ -274,15 +299,6 @@ TEST(EngineCutTest, TowersOnTwoCompnodesAreBitEqual) {
   }
 }
 
-TEST(EngineCutTest, ResnetIsBitEqualWithItsStatistics) {
-  const v1alpha1::Model basic = SmallResnet(false, v1alpha1::ModelConfig::imagenet);
-  constexpr int kImageCuts = 16;
-  CheckRandomCuts(basic, *graph::BuildModel(basic), kImageCuts);
-  const v1alpha1::Model bottleneck = SmallResnet(true, v1alpha1::ModelConfig::small);
-  const Coverage coverage = CheckRandomCuts(bottleneck, *graph::BuildModel(bottleneck), kImageCuts);
-  EXPECT_GT(coverage.edges_over_several_sub_dags, 0) << "no shortcut was cut";
-}
-
 // Values with up to seven readers and a weight with three, where the order of sums shows.
 graph::v1::Graph FanOutGraph(const v1alpha1::ModelConfig& sizes) {
   using graph::Read;
@@ -311,7 +327,7 @@ graph::v1::Graph FanOutGraph(const v1alpha1::ModelConfig& sizes) {
 
 TEST(EngineCutTest, ValuesAndVariablesWithManyReadersAreBitEqual) {
   const v1alpha1::Model data = SmallMlp(v1alpha1::Loss::MeanSquaredError);
-  const Coverage coverage = CheckRandomCuts(data, FanOutGraph(data.config()));
+  const Coverage coverage = CheckRandomCuts(data, FanOutGraph(data.config()), /*cuts=*/50);
   EXPECT_GT(coverage.cotangents_per_consumer, 20);
   EXPECT_GT(coverage.edges_over_several_sub_dags, 10);
   EXPECT_GT(coverage.borrowed, 20);
@@ -321,7 +337,7 @@ TEST(EngineCutTest, OperatorsOutsideTheRegistryAreBitEqual) {
   const auto graph = graph::ParseGraph(graph::SkipGraphJson());
   ASSERT_TRUE(graph.ok()) << graph.status();
   const v1alpha1::Model data = SmallMlp(v1alpha1::Loss::MeanSquaredError);
-  const Coverage coverage = CheckRandomCuts(data, *graph);
+  const Coverage coverage = CheckRandomCuts(data, *graph, /*cuts=*/50);
   EXPECT_GT(coverage.edges_over_several_sub_dags, 10);
 
   // Four stages in a row; `input` and `first` go from the first one to the last, past the others.

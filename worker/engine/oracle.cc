@@ -365,14 +365,15 @@ struct BertForMaskedLm : Model {
     register_module("cls", head);
   }
 
-  /// The mean over the targets, by hand.
+  /// The mean over the targets, by hand. In mixed precision layer_norm and log_softmax are in fp32, as
+  /// autocast has them for CUDA.
   at::Tensor Loss(const at::Tensor& input, const at::Tensor& label, const DropoutKey& key) override {
     const at::Tensor x = bert->forward(input, at::Tensor(), key, "bert.");
-    const at::Tensor hidden = norm->forward(at::gelu(dense->forward(x)));
+    const at::Tensor hidden = norm->forward(at::gelu(dense->forward(x)).to(at::kFloat));
     const at::Tensor logits = at::linear(hidden, bert->words->weight, bias);
     const at::Tensor target = label.view({-1});
     const at::Tensor chosen = at::nonzero(target >= 0).view({-1});
-    const at::Tensor log_probabilities = at::log_softmax(logits.index_select(0, chosen), 1);
+    const at::Tensor log_probabilities = at::log_softmax(logits.index_select(0, chosen), 1, at::kFloat);
     return -log_probabilities.gather(1, target.index_select(0, chosen).view({-1, 1})).mean();
   }
 
@@ -403,7 +404,8 @@ struct BertTowers : Model {
 
   at::Tensor Loss(const at::Tensor& input, const at::Tensor& label, const DropoutKey& key) override {
     const at::Tensor cosines = at::mm(Embed(input, key, "anchor."), Embed(label, key, "positive.").t());
-    return -at::log_softmax(cosines / temperature, 1).diagonal().mean();
+    // In fp32 also where the cosines are lower, as autocast has it for CUDA.
+    return -at::log_softmax(cosines / temperature, 1, at::kFloat).diagonal().mean();
   }
 
   double temperature;
@@ -565,6 +567,7 @@ class ModuleOracle final : public Oracle {
       const DropoutKey key{options_.seed, step, static_cast<int64_t>(m)};
       at::autocast::set_autocast_enabled(at::kCPU, options_.autocast);
       at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+      at::autocast::set_autocast_cache_enabled(false);  // else the uses of a weight are summed in bfloat16
       const at::Tensor loss = model_->Loss(ToTorch(batches[m].input), ToTorch(batches[m].label), key);
       at::autocast::set_autocast_enabled(at::kCPU, false);
       at::autocast::clear_cache();
