@@ -2,8 +2,13 @@
 SHELL := /bin/bash
 BUILD ?= build
 JOBS ?= $(shell nproc)
-FUZZ_SECONDS ?= 10
+FUZZ_SECONDS ?= 60
 TIDY ?=
+# Every run of the same sources meets the same random cases, so that a failure is the fault of a change. `make properties` and
+# SEED=… draw others.
+SEED ?= 1
+CASES ?= 2000
+export RC_PARAMS ?= seed=$(SEED)
 # ccache settings that let another checkout of the same sources hit: paths relative to the checkout, no directory in the
 # hash, precompiled headers allowed.
 export CCACHE_BASEDIR := $(CURDIR)
@@ -13,7 +18,7 @@ export CCACHE_MAXSIZE ?= 5G
 
 CMAKE := cmake -S . -G Ninja -DCMAKE_CXX_COMPILER_LAUNCHER=ccache --log-level=WARNING
 
-.PHONY: help deps jax minilm configure build test demo demo-compare bench lint format manifests sanitize fuzz clean
+.PHONY: help deps jax minilm configure build test demo demo-compare bench lint format manifests properties sanitize asan tsan fuzz clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -38,6 +43,7 @@ build: configure  ## build everything into build/
 
 # Serial tests measure real time: a machine that others load may need another try.
 test: jax minilm build  ## set up, build and run all tests but the Kubernetes tiers
+	@echo "random cases: RC_PARAMS='$(RC_PARAMS)'"
 	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS) -LE serial
 	@cd $(BUILD) && ctest --output-on-failure -L serial --repeat until-pass:3
 
@@ -62,23 +68,31 @@ lint: configure  ## check format, include arrows, self-contained headers and cla
 format:  ## format all C++ sources
 	@lint/format.sh
 
-# Unit tests under the sanitizers, without LibTorch: its engine is not instrumented.
-sanitize: deps  ## run the unit tests under ASan+UBSan, and those with threads under TSan
-	@$(CMAKE) -B $(BUILD)-asan -DFUSION_TORCH=OFF -DFUSION_SANITIZE=address,undefined
-	@cmake --build $(BUILD)-asan -j $(JOBS)
-	@cd $(BUILD)-asan && ctest --output-on-failure -j $(JOBS) -L unit
-	@$(CMAKE) -B $(BUILD)-tsan -DFUSION_TORCH=OFF -DFUSION_SANITIZE=thread
-	@cmake --build $(BUILD)-tsan -j $(JOBS)
-	@cd $(BUILD)-tsan && TSAN_OPTIONS=ignore_noninstrumented_modules=1 ctest --output-on-failure -j $(JOBS) -L unit -LE serial
+properties: build  ## run all random tests with CASES (2000) of a new seed, or of SEEDS="1 2 3"
+	@tests/properties.sh $(BUILD) $(JOBS) $(CASES) $(or $(SEEDS),$$RANDOM$$RANDOM)
 
-fuzz: deps  ## run every fuzzer for FUZZ_SECONDS (10)
-	@$(CMAKE) -B $(BUILD)-fuzz -DFUSION_TORCH=OFF -DFUSION_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++-16 \
-	  -DFUSION_SANITIZE=address,undefined
-	@cmake --build $(BUILD)-fuzz -j $(JOBS) --target fuzzers
-	@for fuzzer in $(BUILD)-fuzz/bin/*_fuzzer; do \
-	  echo "==> $$(basename $$fuzzer), $(FUZZ_SECONDS) s"; \
-	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -print_final_stats=0 -verbosity=0 || exit 1; \
-	done
+# Without LibTorch: its engine is not instrumented. Clang's instrumentation for the fuzzers serves the unit tests as well, so that
+# both share one build. A case costs ten times as much here: random tests run a tenth (see also tests/support/random_cases.h).
+CONFIGURE_ASAN := $(CMAKE) -B $(BUILD)-asan -DFUSION_TORCH=OFF -DFUSION_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++-16 \
+  -DFUSION_SANITIZE=address,undefined
+SANITIZED := RC_PARAMS="seed=$(SEED) max_success=10" ctest --output-on-failure -j $(JOBS)
+
+sanitize: asan tsan  ## run the unit tests under ASan+UBSan, and those with threads under TSan
+
+asan: deps
+	@$(CONFIGURE_ASAN)
+	@cmake --build $(BUILD)-asan -j $(JOBS) --target unit_tests
+	@cd $(BUILD)-asan && $(SANITIZED) -L unit
+
+tsan: deps
+	@$(CMAKE) -B $(BUILD)-tsan -DFUSION_TORCH=OFF -DFUSION_SANITIZE=thread
+	@cmake --build $(BUILD)-tsan -j $(JOBS) --target thread_tests
+	@cd $(BUILD)-tsan && $(SANITIZED) -L threads
+
+fuzz: deps  ## run every fuzzer for FUZZ_SECONDS (60), JOBS at a time; FUZZ_SEED=0 for a new seed
+	@$(CONFIGURE_ASAN)
+	@cmake --build $(BUILD)-asan -j $(JOBS) --target fuzzers
+	@tests/fuzz.sh $(BUILD)-asan $(FUZZ_SECONDS) $(JOBS) $(or $(FUZZ_SEED),1)
 
 clean:  ## remove all build folders
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan

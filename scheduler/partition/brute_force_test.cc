@@ -12,12 +12,13 @@
 #include "scheduler/partition/random_problem.h"
 #include "scheduler/partition/step_cost.h"
 #include "scheduler/simulator.h"
+#include "tests/support/random_cases.h"
 
 namespace fusion::scheduler {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int kProblems = 1000;
+constexpr int kProblems = RandomCases(1000);
 constexpr int kParts = 4;  // so that they can run beside each other
 
 /// Branch and bound: assignments are left out only where one stage or link is busy for longer than the best
