@@ -79,11 +79,14 @@ class ControlPlane final : public EmbeddedControlPlane, private RunObserver {
     int64_t begun = 0;      ///< incarnation whose metrics have begun
     int64_t tasks = 0;
     int64_t overrun_tasks = 0;
+    bool replaced = false;  ///< what an earlier run left is set aside
   };
 
   absl::Status DeclareCompnodes(const std::vector<v1alpha1::Compnode>& compnodes);
   absl::Status RemoveEarlier(const ObjectKey& key);
   JobResult AwaitEnd(const ObjectKey& key);
+  /// What the job replaces is removed, once it has a result of its own.
+  static void DropReplaced(Current& current);
   std::vector<std::string> WorkerCommand(const WorkerSpec& worker) const;
   std::string FolderOf(const std::string& job) const;
   static JobResult ResultOf(const Current& current);
@@ -253,6 +256,7 @@ absl::StatusOr<JobResult> ControlPlane::Run(const EmbeddedJob& input, const JobC
     const int64_t keep = job.spec().checkpoint().has_keep() ? job.spec().checkpoint().keep() : kDefaultKeep;
     current_ = std::make_unique<Current>(
         Current{key, folder, checkpoints, callbacks, keep, MetricsFile(folder + "/metrics.jsonl")});
+    current_->replaced = existing == ExistingFolder::kOverwrite;
     if (cancelled_) job_reconciler_->Cancel(key, kCancelled);
     absl::StatusOr<json> created = store_->Create(kFusionJobs, api::ToJson(job));
     if (!created.ok()) {
@@ -288,7 +292,24 @@ JobResult ControlPlane::AwaitEnd(const ObjectKey& key) {
   if (!tidied.ok()) LogWarning("the job's folder could not be tidied", "embedded", key.ToString(), tidied);
   JobResult result = ResultOf(*current_);
   if (plan.ok()) result.plan = PlanFiles::FileIn(current_->folder);
+  if (result.phase == kSucceeded) DropReplaced(*current_);
+  if (!current_->replaced) return result;
+  const absl::StatusOr<bool> back = PutBackReplaced(current_->folder, current_->checkpoints);
+  if (!back.ok()) {
+    LogWarning("what an earlier run left cannot be put back", "embedded", key.ToString(), back.status());
+  } else if (*back) {
+    result.plan.clear();
+    absl::StrAppend(&result.message, "; what an earlier run left in ", current_->folder, " is as it was");
+  }
   return result;
+}
+
+void ControlPlane::DropReplaced(Current& current) {
+  if (!std::exchange(current.replaced, false)) return;
+  const absl::Status dropped = op::DropReplaced(current.folder, current.checkpoints);
+  if (!dropped.ok()) {
+    LogWarning("what an earlier run left cannot be removed", "embedded", current.key.ToString(), dropped);
+  }
 }
 
 JobResult ControlPlane::ResultOf(const Current& current) {
@@ -372,6 +393,7 @@ void ControlPlane::OnStep(const std::string& job, const StepRecord& record) {
   {
     absl::MutexLock lock(&mutex_);
     if (current_ == nullptr || current_->key != key) return;
+    DropReplaced(*current_);
     const absl::Status written = current_->metrics.Append(record);
     if (!written.ok()) LogWarning("a step's metrics are lost", "embedded", job, written);
     current_->tasks += record.tasks;

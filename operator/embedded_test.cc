@@ -502,6 +502,42 @@ TEST(JobFolderTest, CheckpointsElsewhereAreRefusedOrOverwrittenAlone) {
   ASSERT_TRUE(MakeJobFolder(folder, elsewhere, ExistingFolder::kOverwrite).ok());
   EXPECT_FALSE(fs::exists(elsewhere + "/step-4"));
   EXPECT_TRUE(fs::exists(elsewhere + "/thesis"));
+  EXPECT_TRUE(*PutBackReplaced(folder, elsewhere));
+  EXPECT_TRUE(fs::exists(elsewhere + "/step-4"));
+  ASSERT_TRUE(MakeJobFolder(folder, elsewhere, ExistingFolder::kOverwrite).ok());
+  ASSERT_TRUE(DropReplaced(folder, elsewhere).ok());
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(elsewhere)) left.insert(entry.path().filename());
+  EXPECT_EQ(left, (std::set<std::string>{"thesis"}));
+}
+
+TEST(JobFolderTest, WhatIsReplacedComesBackUnlessTheNewRunBegan) {
+  testing::ScratchFolder scratch;
+  const std::string folder = scratch.path() + "/job";
+  const std::string checkpoints = CheckpointFolder(folder);
+  ASSERT_TRUE(MakeJobFolder(folder, checkpoints, ExistingFolder::kRefuse).ok());
+  EXPECT_FALSE(*PutBackReplaced(folder, checkpoints)) << "nothing is set aside";
+  fs::create_directories(checkpoints + "/step-7");
+  std::ofstream(folder + "/logs/stage-0.log") << "old";
+
+  ASSERT_TRUE(MakeJobFolder(folder, checkpoints, ExistingFolder::kOverwrite).ok());
+  EXPECT_FALSE(fs::exists(checkpoints + "/step-7"));
+  std::ofstream(folder + "/logs/stage-0.log") << "new";
+  std::ofstream(folder + "/plan.json") << "new";
+  // Killed here; any later run finds what was there before.
+  EXPECT_TRUE(absl::IsAlreadyExists(MakeJobFolder(folder, checkpoints, ExistingFolder::kRefuse)));
+  EXPECT_TRUE(fs::exists(checkpoints + "/step-7"));
+  EXPECT_FALSE(fs::exists(folder + "/plan.json"));
+  EXPECT_EQ(*ReadFile(folder + "/logs/stage-0.log"), "old");
+  EXPECT_EQ(*ReadFile(folder + "/logs.failed/stage-0.log"), "new");
+
+  ASSERT_TRUE(MakeJobFolder(folder, checkpoints, ExistingFolder::kOverwrite).ok());
+  ASSERT_TRUE(DropReplaced(folder, checkpoints).ok());
+  EXPECT_FALSE(*PutBackReplaced(folder, checkpoints));
+  EXPECT_TRUE(fs::is_empty(checkpoints));
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(scratch.path())) left.insert(entry.path().filename());
+  EXPECT_EQ(left, (std::set<std::string>{"job"}));
 }
 
 }  // namespace

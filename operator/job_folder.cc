@@ -55,6 +55,33 @@ std::vector<std::pair<int64_t, fs::path>> CheckpointsIn(const std::string& folde
   return checkpoints;
 }
 
+absl::Status Rename(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  return error ? FileError("rename", from.string(), error) : absl::OkStatus();
+}
+
+constexpr char kReplaced[] = ".replaced";  // set aside, and comes back unless the new run begins
+constexpr char kDropped[] = ".old";        // on its way out
+
+// The hidden neighbour of a job's folder.
+fs::path Beside(const std::string& folder, absl::string_view suffix) {
+  const fs::path path(folder);
+  return path.parent_path() / absl::StrCat(".", path.filename().string(), suffix);
+}
+
+// Checkpoints set aside, .step-N.replaced, and the names they had.
+std::vector<std::pair<fs::path, fs::path>> ReplacedCheckpoints(const std::string& checkpoints) {
+  std::vector<std::pair<fs::path, fs::path>> replaced;
+  for (const fs::path& path : EntriesOf(checkpoints)) {
+    const std::string name = path.filename().string();
+    if (!absl::StartsWith(name, ".step-") || !absl::EndsWith(name, kReplaced)) continue;
+    replaced.emplace_back(
+        path, path.parent_path() / name.substr(1, name.size() - 1 - absl::string_view(kReplaced).size()));
+  }
+  return replaced;
+}
+
 absl::Status JoinTraces(const std::string& folder, int stages) {
   json events = json::array();
   for (int stage = 0; stage < stages; ++stage) {
@@ -73,6 +100,8 @@ absl::Status JoinTraces(const std::string& folder, int stages) {
 absl::Status MakeJobFolder(const std::string& folder, const std::string& checkpoints,
                            ExistingFolder existing) {
   std::error_code error;
+  if (auto back = PutBackReplaced(folder, checkpoints); !back.ok()) return back.status();
+  if (absl::Status status = RemoveAll(Beside(folder, kDropped)); !status.ok()) return status;
   const bool there = fs::exists(fs::symlink_status(folder, error));
   const std::vector<std::pair<int64_t, fs::path>> saved = CheckpointsIn(checkpoints);
   if (existing == ExistingFolder::kRefuse && (there || !saved.empty())) {
@@ -82,16 +111,55 @@ absl::Status MakeJobFolder(const std::string& folder, const std::string& checkpo
                              " exists; use --resume, --overwrite, or another folder"));
   }
   if (existing == ExistingFolder::kOverwrite) {
-    if (absl::Status status = RemoveAll(folder); !status.ok()) return status;
-    for (const auto& [step, path] : saved) {
-      if (absl::Status status = RemoveAll(path); !status.ok()) return status;
+    absl::Status status = there ? Rename(folder, Beside(folder, kReplaced)) : absl::OkStatus();
+    for (const auto& [step, path] : CheckpointsIn(checkpoints)) {  // those elsewhere
+      status.Update(
+          Rename(path, path.parent_path() / absl::StrCat(".", path.filename().string(), kReplaced)));
     }
+    if (!status.ok()) return status;
   }
   for (const std::string& path : {folder + "/logs", checkpoints}) {
     fs::create_directories(path, error);
     if (error) return FileError("make the folder", path, error);
   }
   return absl::OkStatus();
+}
+
+absl::Status DropReplaced(const std::string& folder, const std::string& checkpoints) {
+  // Renamed first: what a kill leaves half removed must not come back.
+  const fs::path dropped = Beside(folder, kDropped);
+  absl::Status status;
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(Beside(folder, kReplaced), error))) {
+    status = Rename(Beside(folder, kReplaced), dropped);
+    status.Update(RemoveAll(dropped));
+  }
+  for (const auto& [aside, path] : ReplacedCheckpoints(checkpoints)) {
+    const fs::path partial =
+        aside.parent_path() / absl::StrCat(".", path.filename().string(), ".old.partial");
+    status.Update(Rename(aside, partial));
+    status.Update(RemoveAll(partial));
+  }
+  return status;
+}
+
+absl::StatusOr<bool> PutBackReplaced(const std::string& folder, const std::string& checkpoints) {
+  const fs::path aside = Beside(folder, kReplaced);
+  const std::vector<std::pair<fs::path, fs::path>> saved = ReplacedCheckpoints(checkpoints);
+  std::error_code error;
+  const bool whole = fs::exists(fs::symlink_status(aside, error));
+  absl::Status status;
+  if (whole) {
+    if (fs::exists(folder + "/logs", error)) {
+      status.Update(RemoveAll(aside / "logs.failed"));
+      status.Update(Rename(folder + "/logs", aside / "logs.failed"));
+    }
+    status.Update(RemoveAll(folder));
+    if (status.ok()) status = Rename(aside, folder);
+  }
+  for (const auto& [from, to] : saved) status.Update(Rename(from, to));
+  if (!status.ok()) return status;
+  return whole || !saved.empty();
 }
 
 absl::Status TidyJobFolder(const std::string& folder, const std::string& checkpoints, int stages) {

@@ -20,10 +20,17 @@ namespace fusion::op {
 enum class ExistingFolder { kRefuse, kOverwrite, kKeep };
 
 /// Makes the folder with logs/ in it, and the folder of its checkpoints, wherever that is. ALREADY_EXISTS
-/// when it is there, or checkpoints are, and `existing` refuses it; kOverwrite empties it and removes the
-/// checkpoints, and of a folder elsewhere nothing but them.
+/// when it is there, or checkpoints are, and `existing` refuses it; kOverwrite sets it and the checkpoints
+/// aside, and of a folder elsewhere nothing but them. What a killed run had set aside is put back first.
 absl::Status MakeJobFolder(const std::string& folder, const std::string& checkpoints,
                            ExistingFolder existing);
+
+/// The run that kOverwrite made room for has results of its own: what was set aside goes.
+absl::Status DropReplaced(const std::string& folder, const std::string& checkpoints);
+
+/// It never had any: what was set aside comes back, with the logs of the failed try as logs.failed/. False
+/// where nothing was set aside.
+absl::StatusOr<bool> PutBackReplaced(const std::string& folder, const std::string& checkpoints);
 
 /// Removes what only a running job needs, and what an interrupted one left half done: link state, partial
 /// checkpoints and traces, files aside. Joins the stages' traces into trace.json first.
