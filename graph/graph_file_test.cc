@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
+#include "graph/builder.h"
 #include "graph/families.h"
 #include "graph/graph_index.h"
 #include "graph/job_data.h"
@@ -230,6 +231,78 @@ TEST(CompleteSpec, ClassesComeFromTheLoss) {
   ASSERT_TRUE(CompleteSpec(graph, &spec).ok());
   EXPECT_EQ(spec.model().loss().type(), v1alpha1::Loss::CrossEntropy);
   EXPECT_EQ(spec.model().config().outputs(), 3);
+}
+
+/// Two texts looked up in tables of `rows` and `more` rows, the first in another shape.
+v1::Graph TowersOfTables(int64_t rows, int64_t more) {
+  GraphBuilder builder("towers");
+  const auto input = builder.Placeholder("input", v1::INT64, {Batch(), 6});
+  const auto flat = builder.Add("flat", "aten.flatten.using_ints", {Read(input), Int(0), Int(1)});
+  const auto label = builder.Placeholder("label", v1::INT64, {Batch(), 6});
+  const auto first = builder.Add("first", "aten.embedding",
+                                 {Read(builder.Variable("first.weight", {rows, 4}, Normal(1))), Read(flat)});
+  const auto second =
+      builder.Add("second", "aten.embedding",
+                  {Read(builder.Variable("second.weight", {more, 4}, Normal(1))), Read(label)});
+  const auto apart = builder.Add("apart", "aten.flatten.using_ints", {Read(second), Int(0), Int(1)});
+  return *builder.Finish(builder.Add("loss", "aten.mse_loss", {Read(first), Read(apart)}));
+}
+
+TEST(CompleteSpec, PairsOfTextsHaveTheSmallerTable) {
+  const v1::Graph graph = TowersOfTables(300, 90);
+  v1alpha1::FusionJobSpec spec = Spec("model { graph { uri: 'm' } } data { kind: textPairs }");
+  ASSERT_TRUE(CompleteSpec(graph, &spec).ok()) << CompleteSpec(graph, &spec);
+  EXPECT_EQ(spec.model().config().context(), 6);
+  EXPECT_EQ(spec.model().config().vocabulary(), 90);
+  ASSERT_TRUE(CompleteSpec(TowersOfTables(300, 400), &spec).ok());
+  EXPECT_EQ(spec.model().config().vocabulary(), 256) << "bytes";
+  spec.mutable_data()->mutable_tokenizer()->set_uri("vocab.txt");
+  ASSERT_TRUE(CompleteSpec(TowersOfTables(300, 400), &spec).ok());
+  EXPECT_EQ(spec.model().config().vocabulary(), 300);
+  EXPECT_THAT(std::string(CompleteSpec(SkipGraph(), &spec).message()),
+              StartsWith("spec.data.kind: textPairs feeds"));
+}
+
+TEST(CompleteSpec, SyntheticDataFollowThePlaceholders) {
+  v1alpha1::FusionJobSpec pairs = Spec("model { graph { uri: 'm' } } data { kind: synthetic }");
+  v1alpha1::FusionJobSpec columns = pairs;
+  ASSERT_TRUE(CompleteSpec(TowersOfTables(300, 400), &pairs).ok());
+  EXPECT_EQ(pairs.model().config().towers(), 2);
+  EXPECT_EQ(pairs.model().config().vocabulary(), 300);
+  ASSERT_TRUE(CompleteSpec(SkipGraph(), &columns).ok());
+  EXPECT_EQ(columns.model().config().inputs(), 5);
+  EXPECT_EQ(columns.model().config().outputs(), 3);
+
+  v1alpha1::Model family;
+  family.set_family(v1alpha1::Model::gpt2);
+  family.mutable_config()->set_layers(1);
+  family.mutable_config()->set_heads(1);
+  family.mutable_config()->set_width(4);
+  family.mutable_config()->set_context(7);
+  family.mutable_config()->set_vocabulary(31);
+  v1alpha1::FusionJobSpec text = Spec("model { graph { uri: 'm' } } data { kind: synthetic }");
+  ASSERT_TRUE(CompleteSpec(*BuildModel(family), &text).ok());
+  EXPECT_EQ(text.model().config().context(), 7);
+  EXPECT_EQ(text.model().config().vocabulary(), 31);
+  EXPECT_FALSE(text.model().config().has_towers());
+
+  family.Clear();
+  family.set_family(v1alpha1::Model::resnet);
+  family.mutable_config()->add_blocks(1);
+  family.mutable_config()->set_width(2);
+  family.mutable_config()->set_classes(5);
+  family.mutable_config()->set_image_size(16);
+  v1alpha1::FusionJobSpec images = Spec("model { graph { uri: 'm' } } data { kind: synthetic }");
+  v1::Graph resnet = *BuildModel(family);
+  ASSERT_TRUE(CompleteSpec(resnet, &images).ok());
+  EXPECT_EQ(images.model().config().classes(), 5);
+  EXPECT_EQ(images.model().config().image_size(), 16);
+
+  for (v1::Operator& op : *resnet.mutable_operators()) {
+    if (op.name() == "label") op.set_name("other");
+  }
+  v1alpha1::FusionJobSpec none = Spec("model { graph { uri: 'm' } } data { kind: synthetic }");
+  EXPECT_THAT(std::string(CompleteSpec(resnet, &none).message()), StartsWith("spec.data.kind: images feeds"));
 }
 
 TEST(CompleteSpec, RefusesDataThatDoesNotFit) {

@@ -9,7 +9,8 @@ namespace fusion::graph {
 
 /// Completes the spec of a job whose model is a graph, so that workers need no graph to read its data and
 /// values:
-///   model.config    the sizes of `input` and `label`, as a family's: context and vocabulary of text, inputs
+///   model.config    the sizes of `input` and `label`, as a family's: context and vocabulary of text (towers
+///   2: pairs of texts), inputs
 ///                   and outputs of tables, channels, imageSize and classes of images
 ///   model.loss      CrossEntropy where `label` is a class
 ///   model.initFrom  the file beside the graph, where variables take their values from it and the job names

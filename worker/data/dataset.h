@@ -82,7 +82,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenTextPairs(const DatasetOptions& opt
                                                        const PairOptions& pairs);
 
 /// Made from the seed, for any family: chains of tokens (gpt2, bert), pairs of texts on one topic (bert with
-/// two towers), columns with a function of them (mlp), patterns with noise (resnet). Every batch is new.
+/// two towers), columns with a function of them (mlp), patterns with noise (resnet); for a graph by its sizes
+/// in model.config. Every batch is new.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const DatasetOptions& options,
                                                        const v1alpha1::Model& model);
 

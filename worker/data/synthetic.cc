@@ -199,6 +199,13 @@ class Patches : public Synthetic {
   const int64_t side_;
 };
 
+/// The family whose data a graph of one's own with these sizes reads.
+Model::Family FamilyLike(const v1alpha1::ModelConfig& config) {
+  if (config.inputs() > 0) return Model::mlp;
+  if (config.classes() > 0) return Model::resnet;
+  return config.context() > 0 && config.towers() == 2 ? Model::bert : Model::gpt2;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const DatasetOptions& options, const Model& model) {
@@ -206,7 +213,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const DatasetOptions& opt
   const auto wanting = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("data.kind synthetic needs ", what));
   };
-  switch (model.family()) {
+  switch (model.has_family() ? model.family() : FamilyLike(config)) {
     case Model::gpt2:
       if (config.context() < 1 || config.vocabulary() < 2)
         return wanting("model.config.context and vocabulary");
@@ -229,8 +236,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const DatasetOptions& opt
       return std::make_unique<Patches>(options, config.classes(),
                                        config.has_channels() ? config.channels() : 3,
                                        config.has_image_size() ? config.image_size() : 224);
-    default:
-      return wanting("a model family: what to make follows from it");
+    default:  // a graph of one's own: by the sizes that its job has (graph/job_data.h)
+      return wanting("sizes in model.config: of tokens, columns or images");
   }
 }
 

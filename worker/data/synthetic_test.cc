@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -179,6 +180,25 @@ TEST(Synthetic, AnImageIsOfItsClass) {
   ASSERT_GT(alike_count, 0);
   ASSERT_GT(unlike_count, 0);
   EXPECT_LT(1.3 * alike / alike_count, unlike / unlike_count);
+}
+
+TEST(Synthetic, AGraphOfOnesOwnGetsWhatItsSizesSay) {
+  const BatchSlice slice{true, 2, 0, 4};
+  for (const auto& [sizes, family] :
+       std::vector<std::pair<std::string, std::string>>{{"inputs: 3 outputs: 2", "mlp"},
+                                                        {"context: 6 vocabulary: 9", "gpt2"},
+                                                        {"context: 6 vocabulary: 9 towers: 2", "bert"},
+                                                        {"classes: 3 image_size: 8 channels: 1", "resnet"}}) {
+    const auto own = Open("graph { uri: 'graph.pb' } config { " + sizes + " }");
+    const auto expected = Open("family: " + family + " config { " + sizes + " }");
+    for (const Placeholder placeholder : {Placeholder::kInput, Placeholder::kLabel}) {
+      const Tensor found = own->Read(placeholder, slice);
+      const Tensor wanted = expected->Read(placeholder, slice);
+      EXPECT_EQ(found.shape, wanted.shape) << sizes;
+      EXPECT_EQ(std::memcmp(found.data.get(), wanted.data.get(), static_cast<size_t>(wanted.bytes())), 0)
+          << sizes;
+    }
+  }
 }
 
 TEST(Synthetic, NeedsAModelThatSaysWhatToMake) {
