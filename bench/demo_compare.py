@@ -53,6 +53,7 @@ class Comparison:
         spec["data"]["uri"] = str((self.folder / spec["data"]["uri"]).resolve())
         spec["training"]["steps"] = WARM_UP + self.steps
         spec["training"].pop("validation", None)
+        spec["training"].pop("learningRateSchedule", None)  # of more steps than these
         spec.pop("checkpoint", None)
         spec.setdefault("placement", {})["policy"] = policy
         spec.setdefault("communication", {})["compression"] = compression
