@@ -26,7 +26,8 @@ namespace fusion::worker {
 namespace {
 
 constexpr int kSteps = 20;
-constexpr int kCuts = 12;
+constexpr int kCuts = 50;
+constexpr int kMatrixCuts = 12;  // of each cell of the matrix of precisions and recompute
 
 v1alpha1::Training AdamTraining() {
   v1alpha1::Training training;
@@ -169,7 +170,7 @@ struct Coverage {
 };
 
 /// `recompute`: of every cut, or of every other one. Variables include BatchNorm's statistics.
-Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& graph, int cuts,
+Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& graph, int cuts = kCuts,
                          std::optional<bool> recompute = std::nullopt) {
   Coverage coverage;
   const absl::StatusOr<Trajectory> uncut = Train(data, {WholeProgram(graph)});
@@ -212,10 +213,44 @@ Coverage CheckRandomCuts(const v1alpha1::Model& data, const graph::v1::Graph& gr
       EXPECT_TRUE(BitEqual(value, uncut->variables.at(name))) << name;
     }
   }
-  EXPECT_GE(coverage.stages.size(), cuts < 20 ? 4U : 5U);
+  EXPECT_GE(coverage.stages.size(), cuts < kCuts ? 4U : 5U);
   EXPECT_TRUE(coverage.stages.contains(1));
   EXPECT_GT(coverage.stages_with_several_sub_dags, cuts);
   return coverage;
+}
+
+TEST(EngineCutTest, MlpIsBitEqual) {
+  const v1alpha1::Model model = SmallMlp(v1alpha1::Loss::MeanSquaredError);
+  CheckRandomCuts(model, *graph::BuildModel(model));
+}
+
+TEST(EngineCutTest, TiedGpt2WithDropoutIsBitEqual) {
+  const v1alpha1::Model model = SmallGpt2(0.1);
+  const Coverage coverage = CheckRandomCuts(model, *graph::BuildModel(model));
+  EXPECT_GT(coverage.edges_over_several_sub_dags, 0);
+  EXPECT_GT(coverage.borrowed, 10);
+}
+
+TEST(EngineCutTest, MixedPrecisionIsBitEqual) {
+  for (const auto& model : {SmallMlp(v1alpha1::Loss::CrossEntropy), SmallGpt2(0.1)}) {
+    const auto fp32 = graph::BuildModel(model);
+    ASSERT_TRUE(fp32.ok()) << fp32.status();
+    const auto bf16 = graph::Autocast(*fp32);
+    ASSERT_TRUE(bf16.ok()) << bf16.status();
+    CheckRandomCuts(model, *bf16, /*cuts=*/20);
+  }
+}
+
+TEST(EngineCutTest, TiedBertWithDropoutIsBitEqual) {
+  const v1alpha1::Model model = SmallBert(1, 0.1);
+  const Coverage coverage = CheckRandomCuts(model, *graph::BuildModel(model));
+  EXPECT_GT(coverage.borrowed, 10);
+}
+
+TEST(EngineCutTest, TowersThatShareTheirWeightsAreBitEqual) {
+  const v1alpha1::Model model = SmallBert(2, 0.1);
+  const Coverage coverage = CheckRandomCuts(model, *graph::BuildModel(model));
+  EXPECT_GT(coverage.borrowed, 100);
 }
 
 /// A family, a precision, and whether the cut runs recompute; the uncut run they are compared with does not.
@@ -261,7 +296,7 @@ TEST_P(EngineCutMatrixTest, AnyCutIsBitEqual) {
   training.set_precision(c.bf16 ? v1alpha1::Training::bf16 : v1alpha1::Training::fp32);
   const auto graph = graph::ApplyPrecision(*graph::BuildModel(c.model), training);
   ASSERT_TRUE(graph.ok()) << graph.status();
-  const Coverage coverage = CheckRandomCuts(c.model, *graph, kCuts, c.recompute);
+  const Coverage coverage = CheckRandomCuts(c.model, *graph, kMatrixCuts, c.recompute);
   EXPECT_GE(coverage.borrowed, c.borrowed);
 }
 
@@ -299,6 +334,15 @@ TEST(EngineCutTest, TowersOnTwoCompnodesAreBitEqual) {
   }
 }
 
+TEST(EngineCutTest, ResnetIsBitEqualWithItsStatistics) {
+  const v1alpha1::Model basic = SmallResnet(false, v1alpha1::ModelConfig::imagenet);
+  constexpr int kImageCuts = 16;
+  CheckRandomCuts(basic, *graph::BuildModel(basic), kImageCuts);
+  const v1alpha1::Model bottleneck = SmallResnet(true, v1alpha1::ModelConfig::small);
+  const Coverage coverage = CheckRandomCuts(bottleneck, *graph::BuildModel(bottleneck), kImageCuts);
+  EXPECT_GT(coverage.edges_over_several_sub_dags, 0) << "no shortcut was cut";
+}
+
 // Values with up to seven readers and a weight with three, where the order of sums shows.
 graph::v1::Graph FanOutGraph(const v1alpha1::ModelConfig& sizes) {
   using graph::Read;
@@ -327,7 +371,7 @@ graph::v1::Graph FanOutGraph(const v1alpha1::ModelConfig& sizes) {
 
 TEST(EngineCutTest, ValuesAndVariablesWithManyReadersAreBitEqual) {
   const v1alpha1::Model data = SmallMlp(v1alpha1::Loss::MeanSquaredError);
-  const Coverage coverage = CheckRandomCuts(data, FanOutGraph(data.config()), /*cuts=*/50);
+  const Coverage coverage = CheckRandomCuts(data, FanOutGraph(data.config()));
   EXPECT_GT(coverage.cotangents_per_consumer, 20);
   EXPECT_GT(coverage.edges_over_several_sub_dags, 10);
   EXPECT_GT(coverage.borrowed, 20);
@@ -337,7 +381,7 @@ TEST(EngineCutTest, OperatorsOutsideTheRegistryAreBitEqual) {
   const auto graph = graph::ParseGraph(graph::SkipGraphJson());
   ASSERT_TRUE(graph.ok()) << graph.status();
   const v1alpha1::Model data = SmallMlp(v1alpha1::Loss::MeanSquaredError);
-  const Coverage coverage = CheckRandomCuts(data, *graph, /*cuts=*/50);
+  const Coverage coverage = CheckRandomCuts(data, *graph);
   EXPECT_GT(coverage.edges_over_several_sub_dags, 10);
 
   // Four stages in a row; `input` and `first` go from the first one to the last, past the others.
